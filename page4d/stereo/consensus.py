@@ -19,6 +19,7 @@ from page4d.geometry.statistics import MAD_TO_STD
 from page4d.geometry.warp import Agreement, compared_views, measure_agreement, pixel_indices, ray_warp, sample
 from page4d.networks.layers.execution import on_threads
 from page4d.records import Predictions
+from page4d.stereo import kernels
 from page4d.stereo.background import Background, shows_background
 from page4d.stereo.regions import bounding_box
 from page4d.stereo.sweep import aggregate_scores, aggregate_together
@@ -103,7 +104,7 @@ def reach_consensus(
             rays = camera_rays(cameras.intrinsics[view], (initial.shape[-2], initial.shape[-1]))
             for other in compared_views(cameras, view):
                 weight = confidence[other].square() * known[other]
-                surface = _Surface(current[other], _SUPPORT * weight, _VIOLATION * weight, spreads[other])
+                surface = _Surface(current[other], spreads[other], _SUPPORT * weight, _VIOLATION * weight)
                 found = _evidence(initial[view], rays, hypotheses, cameras[view], cameras[other], surface)
                 score += found.transpose(0, 1)
             score = aggregate_scores(score[None], penalty, _MAX_PENALTY)[0]
@@ -149,7 +150,7 @@ def reach_moving_consensus(
             found = -(hypotheses[:, None] / sigma).square() / 2  # K N
             rays = camera_rays(cameras.intrinsics[view], (initial.shape[-2], initial.shape[-1]))[part][chosen]
             for other in compared_views(cameras, view):
-                surface = _Surface(current[other], support[other], violation[other], spreads[other])
+                surface = _Surface(current[other], spreads[other], support[other], violation[other])
                 found += _evidence(own, rays, hypotheses, cameras[view], cameras[other], surface)
             score = found.new_zeros(len(chosen), len(hypotheses), chosen.shape[1])
             score.transpose(0, 1)[:, chosen] = found
@@ -198,9 +199,9 @@ class _Surface(NamedTuple):
     """
 
     log_depth: Float[Tensor, "H W"]
+    spread: Float[Tensor, "H W"]
     support: Float[Tensor, "H W"]
     violation: Float[Tensor, "H W"]
-    spread: Float[Tensor, "H W"]
 
 
 def _evidence(
@@ -214,8 +215,12 @@ def _evidence(
     """Return the log likelihood of every hypothesis given the surface that one other view sees."""
     height, width = other.log_depth.shape
     warp = ray_warp(rays.reshape(1, 1, -1, 3), camera, other_camera).to(log_depth)
-    across, down, ahead = (warp.directions[0, 0] * log_depth.reshape(-1, 1).exp()).unbind(-1)
-    origin = warp.origin.flatten()
+    points, origin = warp.directions[0, 0] * log_depth.reshape(-1, 1).exp(), warp.origin.flatten()
+    if kernels.apply_to(points, *other):
+        surface = torch.stack(other, dim=-1)
+        found = kernels.compare_surface(points, origin, hypotheses.exp(), surface, _MIN_DEPTH, _FREE_SPACE)
+        return found.view(len(hypotheses), *log_depth.shape)
+    across, down, ahead = points.unbind(-1)
     likelihood = log_depth.new_empty(len(hypotheses), log_depth.numel())
     at_once = max(1, _MAX_SAMPLES // max(1, log_depth.numel()))
     for start in range(0, len(hypotheses), at_once):
@@ -229,10 +234,10 @@ def _evidence(
         index = row.nan_to_num_().clamp_(0, height - 1).long().mul_(width)
         index += column.nan_to_num_().clamp_(0, width - 1).long()
         # A third of the time of indexing.
-        found = _Surface(*(one.flatten().index_select(0, index.flatten()).view(index.shape) for one in other))
-        beyond = distance.clamp_(min=_MIN_DEPTH).log_().sub_(found.log_depth).div_(found.spread)
-        support = beyond.square().mul_(-0.5).exp_().mul_(found.support)
-        support -= found.violation * (beyond < -_FREE_SPACE)
+        here = _Surface(*(one.flatten().index_select(0, index.flatten()).view(index.shape) for one in other))
+        beyond = distance.clamp_(min=_MIN_DEPTH).log_().sub_(here.log_depth).div_(here.spread)
+        support = beyond.square().mul_(-0.5).exp_().mul_(here.support)
+        support -= here.violation * (beyond < -_FREE_SPACE)
         likelihood[part] = support.mul_(visible)
     return likelihood.view(len(hypotheses), *log_depth.shape)
 

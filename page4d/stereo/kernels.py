@@ -37,6 +37,9 @@ where arrays lie in memory, for a tenth of the time."""
 _ZERO, _HALF, _ONE = np.float32(0), np.float32(0.5), np.float32(1)
 _TINY, _FAR = np.finfo(np.float32).tiny, np.float32(1 << 24)
 _LEAST_EXPONENT, _LOG2_E, _LN_2 = np.float32(-87), np.float32(1 / math.log(2)), np.float32(math.log(2))
+_FARTHEST = np.float32(50)
+"""Square of the standard deviations from which a likelihood is 0: that of a normal distribution is 1e-11 there."""
+
 _SERIES = tuple(np.float32(1 / math.factorial(power)) for power in range(2, 7))
 
 
@@ -371,6 +374,57 @@ def _write_products(
                         before = cells[lower, channel]
                         lower_sums += own[channel] * (before + across * (cells[lower + 1, channel] - before))
                     products[label, y, x] = sums + down * (lower_sums - sums)
+
+
+def compare_surface(
+    points: Float[Tensor, "N 3"],
+    origin: Float[Tensor, " 3"],
+    factors: Float[Tensor, " K"],
+    surface: Float[Tensor, "h w 4"],
+    least_depth: float,
+    free_space: float,
+) -> Float[Tensor, "K N"]:
+    """Return the evidence of a surface for points at factors of depth, as `page4d.stereo.consensus`.
+
+    A point is at `origin` plus a factor times its row, in homogeneous pixels of the other view. The surface has log
+    depth, its standard deviation, and what it adds at its depth and subtracts in front of it.
+    """
+    evidence = points.new_zeros(len(factors), len(points))
+    tensors = (evidence, points.T, origin, factors, surface)
+    _write_evidence(len(factors), *(tensor.contiguous().numpy() for tensor in tensors), least_depth, free_space)
+    return evidence
+
+
+@_Kernel
+def _write_evidence(
+    first: int,
+    last: int,
+    evidence: Array,
+    points: Array,
+    origin: Array,
+    factors: Array,
+    surface: Array,
+    least_depth: float,
+    free_space: float,
+) -> None:
+    """Write the evidence for some factors; most points are far from the surface, or where it has none."""
+    right, bottom = np.float32(surface.shape[1]), np.float32(surface.shape[0])
+    nearest, free = np.float32(least_depth), -np.float32(free_space)
+    for label in range(first, last):
+        factor = factors[label]
+        for point in range(points.shape[1]):
+            ahead = origin[2] + points[2, point] * factor
+            if ahead > nearest:
+                column = (origin[0] + points[0, point] * factor) / ahead
+                row = (origin[1] + points[1, point] * factor) / ahead
+                if (column > _ZERO) & (column < right) & (row > _ZERO) & (row < bottom):
+                    other = surface[int(row), int(column)]
+                    if (other[2] > _ZERO) | (other[3] > _ZERO):
+                        beyond = (np.log(ahead) - other[0]) / other[1]
+                        if beyond * beyond < _FARTHEST:
+                            evidence[label, point] = other[2] * np.exp(-_HALF * beyond * beyond)
+                        if beyond < free:
+                            evidence[label, point] -= other[3]
 
 
 def upsample(

@@ -14,6 +14,7 @@ from page4d.geometry.camera import Cameras, camera_rays
 from page4d.geometry.warp import ray_warp
 from page4d.stereo import kernels
 from page4d.stereo.background import median_of_maps
+from page4d.stereo.consensus import _evidence, _Surface
 from page4d.stereo.descriptors import _products
 from page4d.stereo.edges import _median_of_windows, _windows, upsample
 from page4d.stereo.sweep import Windows, aggregate_scores, correlate
@@ -51,6 +52,15 @@ def products(batch: int, size: tuple[int, int], target: tuple[int, int], channel
     return lambda: _products(*cells, warp.on_grid(target), depth, factors)
 
 
+def surface_evidence(size: tuple[int, int], target: tuple[int, int], count: int) -> Callable[[], Tensor]:
+    own, other = camera(1, (0.0, 0.0, 0.0), size)[0], camera(1, (0.3, -0.2, 1.0), target)[0]
+    maps = (
+        torch.rand(4, *target) * (torch.rand(4, *target) > 0.3) + torch.tensor([0.5, 0.01, 0.0, 0.0])[:, None, None]
+    )
+    depth, rays = 0.8 + 3 * torch.rand(size), camera_rays(own.intrinsics, size)
+    return lambda: _evidence(depth.log(), rays, torch.linspace(-0.5, 1.2, count), own, other, _Surface(*maps))
+
+
 def upsampling(size: tuple[int, int], target: tuple[int, int], maps: int) -> Callable[[], Tensor]:
     images = torch.randn(maps, *size).mul(0.1), torch.rand(*size) * (torch.rand(*size) > 0.3), torch.rand(3, *size)
     positions = torch.rand(*target, 2) * torch.tensor([size[1] + 6.0, size[0] + 6.0]) - 3
@@ -85,6 +95,8 @@ CASES: dict[str, Callable[[], Callable[[], Tensor]]] = {
     ),
     "compare": lambda: products(2, (7, 9), (11, 6), 64),
     "compare, three channels": lambda: products(1, (1, 4), (3, 1), 3),
+    "compare_surface": lambda: surface_evidence((7, 9), (11, 6), 40),
+    "compare_surface, one pixel": lambda: surface_evidence((1, 1), (1, 1), 1),
     "upsample": lambda: upsampling((9, 11), (14, 35), 2),
     "upsample, one pixel": lambda: upsampling((1, 1), (3, 3), 1),
     "median_of_windows": lambda: medians(20, 39, 1000),
