@@ -48,11 +48,11 @@ from page4d.weights.catalogue import CATALOGUE
 from page4d.weights.store import save_network
 from page4d_cli import console, options, tables
 from page4d_cli import progress as progress_display
-from page4d_cli import reports as export_report
 from page4d_cli import reports as run_report
 from page4d_cli.app import run
 from page4d_cli.command_line import app
 from page4d_cli.commands import benchmark, demo, doctor, evaluate, report, validate
+from page4d_cli.commands import export as export_command
 from page4d_cli.commands.doctor import Capability
 from page4d_cli.tables import Cell, Column, print_fields, print_table
 from tests.cli.clips import write_scene, write_video
@@ -472,7 +472,7 @@ class TestGoldenScreens:
         self.check("view", width, masked(cli("view", capture.folder, "--html", "page.html").out))
 
     def test_golden_export_list(self, width, cli, monkeypatch) -> None:
-        monkeypatch.setattr(export_report, "is_installed", lambda extra: extra == "usd")
+        monkeypatch.setattr(export_command, "is_installed", lambda extra: extra == "usd")
         monkeypatch.setattr(sys, "executable", "python3")
         self.check("export_list", width, cli("export", "--list").out)
 
