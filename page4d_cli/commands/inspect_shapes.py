@@ -86,7 +86,7 @@ def inspect_shapes(
 
 def _encoders() -> "dict[str, Callable[..., Profile]]":
     """Return the profile functions of encoders and pretraining networks by name."""
-    from page4d.lab.pretraining.pretrain import PRETRAINING_PROFILES
+    from page4d.lab.pretraining.profiles import PRETRAINING_PROFILES
     from page4d.networks.encoders.build import ENCODER_PRESETS
     from page4d.networks.profile.encoders import profile_encoder
 

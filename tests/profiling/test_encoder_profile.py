@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from page4d.errors import ShapeError, UsageError
 from page4d.lab.pretraining.mae import MAEConfig, MaskedAutoencoder
-from page4d.lab.pretraining.pretrain import profile_mae
+from page4d.lab.pretraining.profiles import profile_mae
 from page4d.networks.encoders.build import ENCODER_PRESETS, ClassifierConfig, build_encoder
 from page4d.networks.encoders.vit import Pooling, ViTConfig
 from page4d.networks.profile.encoders import profile_encoder

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from page4d.choices import SparseStrategy
-from page4d.lab.pretraining.pretrain import PRETRAINING_PROFILES
+from page4d.lab.pretraining.profiles import PRETRAINING_PROFILES
 from page4d.networks.config import NetworkConfig
 from page4d.networks.config_parts import SparseConfig
 from page4d.networks.encoders.build import ENCODER_PRESETS
