@@ -42,7 +42,7 @@ from tests.networks.small_networks import (
     without_gradient,
 )
 
-TINY = PRESETS["mv-tiny"]
+TINY = replace(PRESETS["mv-tiny"], point_head=None)  # it has the layers of the depth head
 MASK = TINY.mask
 BATCH, TIMES, VIEWS, GRID = 2, 3, 2, (2, 4)
 
@@ -57,6 +57,7 @@ MASKS = {
 FRAME_HEAD = FrameHeadConfig(dim=32, depth=1, num_heads=2, point_dim=16, camera_dim=16)
 OPTIONS = {
     **{name: {"mask": mask} for name, mask in MASKS.items()},
+    "point-head": {"point_head": TINY.depth_head},
     "page4d": {"mask": replace(PRESETS["page4d-mask"].mask, layers=(1, 2)), "schedule": FRAME_GLOBAL},
     **{f"{kind}-sparse": {"sparse": SparseConfig(layers=(2, 3), strategy=kind)} for kind in SparseStrategy},
     **{f"{kind}-time": {"time_encoding": kind} for kind in (TimeEncoding.ALIBI, TimeEncoding.ROPE)},

@@ -38,15 +38,16 @@ PAGE4D = MaskConfig(
     layers=(1, 2), head=MaskHeadKind.RELEASE, rule=MaskRule.PAGE4D, streams=Streams.SINGLE, bias_rows=BiasRows.SPECIAL
 )
 NO_HEADS = {"camera_head": None, "depth_head": None, "point_head": None}
+BASE = replace(TINY, point_head=None)  # it has the layers of the depth head
 NETWORKS = {
     "two streams": TINY,
-    "cameras only": replace(TINY, depth_head=None, point_head=None),
-    "streams with blocks of their own": replace(TINY, mask=MaskConfig(layers=(1, 2), own_blocks=True)),
-    "one stream": replace(TINY, mask=MaskConfig(layers=(1, 2), streams=Streams.SINGLE, fusion=MaskFusion.GATED)),
-    "vggt": replace(TINY, schedule=FRAME_GLOBAL, mask=None),
-    "page4d with its mask": replace(TINY, schedule=FRAME_GLOBAL, mask=PAGE4D),
+    "cameras only": replace(BASE, depth_head=None),
+    "streams with blocks of their own": replace(BASE, mask=MaskConfig(layers=(1, 2), own_blocks=True)),
+    "one stream": replace(BASE, mask=MaskConfig(layers=(1, 2), streams=Streams.SINGLE, fusion=MaskFusion.GATED)),
+    "vggt": replace(BASE, schedule=FRAME_GLOBAL, mask=None),
+    "page4d with its mask": replace(BASE, schedule=FRAME_GLOBAL, mask=PAGE4D),
     "pi3": replace(
-        TINY,
+        BASE,
         schedule=FRAME_GLOBAL,
         mask=None,
         camera_token=False,
@@ -54,13 +55,13 @@ NETWORKS = {
         **NO_HEADS,
     ),
     "pi3x": SMALL_PI3X,
-    "criss-cross": replace(TINY, schedule=FRAME_CROSS, mask=None),
-    "landmarks": replace(TINY, sparse=SparseConfig(layers=(2, 3), landmarks=4)),
-    "dilated": replace(TINY, sparse=SparseConfig(layers=(3,), strategy=SparseStrategy.DILATED, dilations=(1,))),
-    "memory": replace(TINY, sparse=SparseConfig(layers=(3,), strategy=SparseStrategy.MEMORY, memory_tokens=3)),
-    "alibi": replace(TINY, time_encoding=TimeEncoding.ALIBI),
-    "epipolar prior": replace(TINY, depth_head=None, point_head=None, epipolar=EpipolarConfig(layers=(1,))),
-    "all images as one instant": replace(TINY, mask=None, full_attention=FullAttention.ALWAYS),
+    "criss-cross": replace(BASE, schedule=FRAME_CROSS, mask=None),
+    "landmarks": replace(BASE, sparse=SparseConfig(layers=(2, 3), landmarks=4)),
+    "dilated": replace(BASE, sparse=SparseConfig(layers=(3,), strategy=SparseStrategy.DILATED, dilations=(1,))),
+    "memory": replace(BASE, sparse=SparseConfig(layers=(3,), strategy=SparseStrategy.MEMORY, memory_tokens=3)),
+    "alibi": replace(BASE, time_encoding=TimeEncoding.ALIBI),
+    "epipolar prior": replace(BASE, depth_head=None, epipolar=EpipolarConfig(layers=(1,))),
+    "all images as one instant": replace(BASE, mask=None, full_attention=FullAttention.ALWAYS),
     "da3, known cameras": SMALL_DA3,
     "da3 with a metric network": SMALL_DA3_NESTED,
     "da3": replace(SMALL_DA3, camera_encoder=None),
