@@ -14,6 +14,7 @@ from page4d.rig.edges import Directions
 from page4d.rig.epipolar import pixels_of
 from page4d.rig.graph import (
     Placement,
+    _depths,
     choose_links,
     choose_pairs,
     confirmed,
@@ -360,6 +361,23 @@ def test_parts_and_links():
     assert links
     assert (1, 2) not in links
     assert all((first < 2) != (second < 2) for first, second in links)
+    assert len(choose_links(np.ones((6, 6)), set(), [(0, 1), (1, 2), (3, 4), (4, 5)])) == 3
+
+
+def test_a_match_behind_one_of_two_cameras_has_no_depth() -> None:
+    """The camera of the second view is turned by half a circle; the rays meet before the first and behind it."""
+    first, second = (pixels_of(np.array([[x, 0.0]]), lens()) for x in (0.5, -0.5))
+    match = PointMatches(
+        first=first, second=second, weights=np.ones(1), first_ids=np.arange(1), second_ids=np.arange(1)
+    )
+    turned = PairPose(
+        views=(0, 1),
+        evidence=Evidence.TEXTURE,
+        rotation=np.diag([-1.0, 1.0, -1.0]),
+        direction=np.array([1.0, 0.0, 0.0]),
+        matches=match,
+    )
+    assert [len(ids) for ids, _ in _depths(turned, (lens(), lens())).values()] == [0, 0]
 
 
 @pytest.mark.parametrize(

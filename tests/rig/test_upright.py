@@ -110,6 +110,11 @@ def test_people_who_do_not_stand_show_nothing(change: Callable[[Array], Array], 
     assert find_vertical(cameras_of(rig), seen(rig, change), num_instants) == reason
 
 
+def test_ten_poses_suffice():
+    rig = film_people(Filming(num_instants=10, seed=5))
+    assert find_vertical(cameras_of(rig), seen(rig, lambda joints: joints), 10).num_poses == 10
+
+
 def test_seated_and_lying_people_do_not_disturb_one_who_stands():
     rig = film_people(Filming(num_instants=100, num_people=3, seed=1))
     changes = iter([seated, bent, lambda joints: joints])

@@ -21,7 +21,7 @@ from page4d.output.record import InstantMotion, RunRecord
 from page4d.run.plan import near_steps, plan_run
 from page4d.run.reconstruct import reconstruct
 from page4d.run.stage import Instant
-from page4d.run.stages.motion import motion_notices, motion_record
+from page4d.run.stages.motion import guides_at, motion_notices, motion_record
 from page4d.run.stages.write import FileOptions
 from tests.run.test_reconstruct import StopAt, bytes_of
 from tests.run.truth import TruthPredictor, exact_predictions
@@ -169,6 +169,16 @@ def test_a_scene_without_motion_to_measure_is_refused():
 def test_motion_is_not_measured_over_long_gaps():
     times = np.array([0.0, 0.1, 0.2, 0.6, 0.7])
     assert near_steps(times) == [True, True, False, True]
+
+
+def test_2d_tracks_end_at_the_last_instant():
+    pixels, visible = np.arange(8.0).reshape(2, 2, 2), np.array([[True, True], [True, False]])
+    own: Any = SimpleNamespace(pixels=pixels, visible=visible)
+    unchanged: Any = SimpleNamespace(to_network=lambda pixels: pixels)
+    first, last = (guides_at(index, [own, None], [unchanged, unchanged]) for index in range(2))
+    assert first[1] is last[1] is None
+    assert [guide.next_visible.tolist() for guide in (first[0], last[0])] == [[True, False], [False, False]]
+    assert first[0].next_pixels.tolist() == last[0].pixels.tolist() == pixels[:, 1].tolist()
 
 
 def test_2d_tracks_are_lifted_along_their_objects(tmp_path: Path):

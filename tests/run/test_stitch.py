@@ -199,7 +199,8 @@ def test_chunk_lengths_differ_by_at_most_one(num_times: int, length: int):
     assert max(lengths) - min(lengths) <= 1
 
 
-def test_a_plan_that_starts_in_the_middle_keeps_its_overlap():
+def test_even_chunks_of_two_overlaps_are_planned_and_a_start_in_the_middle_keeps_its_overlap():
+    assert [chunk.length for chunk in plan_chunks(9, 5, 2)] == [4, 4, 5]
     assert plan_chunks(20, 6, 2, start=8) == (Chunk(8, 13, 2), Chunk(11, 16, 2), Chunk(14, 20, 2))
     assert plan_chunks(20, 12, 2, start=8) == (Chunk(8, 20, 2),)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from page4d.networks.config_parts import MatchTarget
 from page4d.networks.inputs.matching import patch_centers, to_pixels
 from page4d.networks.output import NetworkOutput
 from page4d.records import GroundTruth
-from page4d.stereo.correspondences import GuidedMatches, match_guided
+from page4d.stereo.correspondences import GuidedMatches, _peak, match_guided
 from tests.geometry.geometry_samples import se3_exp
 from tests.stereo.synthetic_rigs import PATCH, filled_depth, refined, true_cameras, true_matches, true_patch_positions
 
@@ -70,6 +71,14 @@ def test_shifts_beyond_the_search_radius_are_not_found() -> None:
     matches = matched(*shifted((5.0, 0.0)))
     is_correct = (matches.positions[0, 0] - CENTERS - torch.tensor([5.0, 0])).norm(dim=-1) < 0.5
     assert not (is_correct & (matches.score[0, 0] > 0)).any()
+
+
+def test_a_peak_at_the_border_of_the_search_is_no_match() -> None:
+    steps = torch.arange(5.0)
+    for row, column in product(range(5), repeat=2):
+        correlation = 1 - 0.1 * ((steps[:, None] - row) ** 2 + (steps - column) ** 2)
+        score = float(_peak(correlation[None, None])[2])
+        assert (score > 0) == (0 < row < 4 and 0 < column < 4), (row, column)
 
 
 def test_windows_with_a_margin_match_patches_with_little_texture_of_their_own() -> None:
