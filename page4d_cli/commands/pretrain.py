@@ -12,8 +12,7 @@ from page4d.choices import PretrainMethod
 from page4d.errors import UsageError, unknown_name
 from page4d.io.atomic import check_folder
 from page4d.options import AllowDamaged, MaxPixels, Option
-from page4d_cli import console, options
-from page4d_cli import training_options as training
+from page4d_cli import console, options, training
 
 if TYPE_CHECKING:
     from page4d.lab.pretraining.config import PretrainConfig

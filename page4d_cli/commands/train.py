@@ -10,8 +10,7 @@ from pydantic import Field
 from page4d.errors import UsageError, unknown_name
 from page4d.io.atomic import check_folder, parse_pin
 from page4d.options import NETWORK_PRESETS, OUTPUT, WEIGHTS_HELP, WEIGHTS_METAVAR, Option
-from page4d_cli import console, options
-from page4d_cli import training_options as training
+from page4d_cli import console, options, training
 from page4d_cli.progress import fetched_weights
 
 if TYPE_CHECKING:
