@@ -12,6 +12,7 @@ from page4d.exporters.export import export
 from page4d.output.reader import Output
 from page4d.scene.open import open_scene
 from tests.exporters.capture import EXACT_THRESHOLD, THRESHOLD, Capture, color_error, make_capture, read_rgb
+from tests.exporters.trainer_shots import export_one
 
 pycolmap = pytest.importorskip("pycolmap")
 
@@ -23,17 +24,14 @@ MAX_POINTS = 8000
 @pytest.fixture(scope="module")
 def exported(capture: Capture, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An export of the static capture."""
-    folder = tmp_path_factory.mktemp("colmap") / "export"
-    export(capture.folder, "colmap", folder, scene=capture.scene, max_points=MAX_POINTS)
-    return folder
+    return export_one(capture, "colmap", tmp_path_factory.mktemp("colmap") / "room", max_points=MAX_POINTS).folder
 
 
 @pytest.fixture(scope="module")
 def moving_export(moving_capture: Capture, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An export of the capture with moving and zooming cameras."""
-    folder = tmp_path_factory.mktemp("colmap_moving") / "export"
-    export(moving_capture.folder, "colmap", folder, scene=moving_capture.scene, max_points=MAX_POINTS)
-    return folder
+    folder = tmp_path_factory.mktemp("moving") / "room"
+    return export_one(moving_capture, "colmap", folder, max_points=MAX_POINTS).folder
 
 
 @pytest.fixture(scope="module")

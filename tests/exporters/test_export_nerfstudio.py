@@ -14,7 +14,7 @@ import pytest
 from page4d.exporters.export import export
 from page4d.formats.calibrations import read_calibration
 from tests.exporters.capture import THRESHOLD, Capture, project, read_rgb
-from tests.exporters.trainer_shots import Shot, assert_colors, by_instant, worst_error
+from tests.exporters.trainer_shots import Shot, assert_colors, by_instant, export_one, worst_error
 
 plyfile = pytest.importorskip("plyfile")
 
@@ -93,9 +93,7 @@ def read_dataset(folder: Path) -> Dataset:
 @pytest.fixture(scope="module")
 def exported(capture: Capture, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An export of the static capture."""
-    folder = tmp_path_factory.mktemp("nerfstudio") / "export"
-    export(capture.folder, "nerfstudio", folder, scene=capture.scene, **OPTIONS)
-    return folder
+    return export_one(capture, "nerfstudio", tmp_path_factory.mktemp("nerfstudio") / "room", **OPTIONS).folder
 
 
 @pytest.fixture(scope="module")

@@ -162,28 +162,19 @@ def test_repeated_instants_change_nothing(randomized: Callable, mask: MaskConfig
         torch.testing.assert_close(three.depth[:, time], one.depth[:, 0], rtol=1e-11, atol=0)
 
 
-@pytest.mark.parametrize("mask", [MASK, SINGLE, OWN, SPECIAL], ids=["dual", "single", "own-blocks", "special-rows"])
-def test_the_network_is_equivariant_to_the_order_of_views(randomized: Callable, mask: MaskConfig) -> None:
+@pytest.mark.parametrize(
+    ("axis", "mask"),
+    [(2, MASK), (2, SINGLE), (2, OWN), (2, SPECIAL), (1, MASK)],
+    ids=["dual", "single", "own-blocks", "special-rows", "instants"],
+)
+def test_the_network_is_equivariant_to_the_order_of_views_and_instants(
+    randomized: Callable, axis: int, mask: MaskConfig
+) -> None:
     """View 0 is not moved, as it defines the world."""
-    images, external = capture(batch=2, views=4)
-    network = set_lambdas(randomized(mask=mask), 2.0, 1.0)
-    order = [0, 3, 1, 2]
-    assert_same(
-        predict(network, images, external),
-        predict(network, images[:, :, order], external[:, :, order]),
-        lambda x: x[:, :, order],
-    )
-
-
-def test_the_network_is_equivariant_to_the_order_of_instants(randomized: Callable) -> None:
-    images, external = capture(times=4, views=2)
-    network = set_lambdas(randomized(), 2.0, 1.0)
-    order = [0, 2, 3, 1]
-    assert_same(
-        predict(network, images, external),
-        predict(network, images[:, order], external[:, order]),
-        lambda x: x[:, order],
-    )
+    given = capture(batch=2, views=4) if axis == 2 else capture(times=4, views=2)
+    network, order = set_lambdas(randomized(mask=mask), 2.0, 1.0), torch.tensor([0, 3, 1, 2])
+    moved = [values.index_select(axis, order) for values in given]
+    assert_same(predict(network, *given), predict(network, *moved), lambda x: x.index_select(axis, order))
 
 
 def test_the_first_view_is_distinguished_by_two_slots_only(randomized: Callable) -> None:

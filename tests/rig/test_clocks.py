@@ -22,21 +22,16 @@ from page4d.rig.people_clocks import (
 from tests.rig.walkers import FRAME_S, Walk, observe, ring
 
 
-def test_an_offset_between_instants_is_found() -> None:
-    rng = np.random.default_rng(2)
-    cameras = ring(2, rng)
-    people = observe(cameras, [Walk.random(rng)], rng, step_s=FRAME_S, delays=(0.0, -4.4 * FRAME_S))
-    found = pair_offset(PairCurve(people, [camera.lens for camera in cameras], (0, 1), max_offset=12))
-    assert found.is_clear
-    assert found.instants == pytest.approx(4.4, abs=0.5)
-
-
-def test_periodic_motion_is_ambiguous() -> None:
-    rng = np.random.default_rng(3)
-    cameras = ring(2, rng)
-    people = observe(cameras, [Walk.random(rng, periodic=True)], rng, step_s=FRAME_S)
-    found = pair_offset(PairCurve(people, [camera.lens for camera in cameras], (0, 1), max_offset=30))
-    assert not found.is_clear
+@pytest.mark.parametrize(("seed", "delay", "max_offset"), [(2, 4.4, 12), (3, None, 30)])
+def test_an_offset_between_instants_is_found_unless_motion_is_periodic(
+    seed: int, delay: float | None, max_offset: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    cameras, delays = ring(2, rng), (0.0, -(delay or 0.0) * FRAME_S)
+    people = observe(cameras, [Walk.random(rng, periodic=delay is None)], rng, step_s=FRAME_S, delays=delays)
+    found = pair_offset(PairCurve(people, [camera.lens for camera in cameras], (0, 1), max_offset=max_offset))
+    assert found.is_clear == (delay is not None)
+    assert delay is None or found.instants == pytest.approx(delay, abs=0.5)
 
 
 @pytest.mark.parametrize("num_instants", [pytest.param(160, marks=pytest.mark.slow), 100])

@@ -11,7 +11,7 @@ import torch
 from page4d.errors import InputError
 from page4d.formats.build import brown_conrady, fisheye, pinhole
 from page4d.formats.calibrations import read_calibration
-from page4d.formats.camera_model import CalibratedCamera, check_lens, check_rig, world_offset
+from page4d.formats.camera_model import CalibratedCamera, camera_distances, check_lens, check_rig, world_offset
 from page4d.geometry.distortion import Distortion
 from tests.scene.calibration_writers import WRITERS, RigCamera, make_rig
 
@@ -164,6 +164,7 @@ def test_moving_cameras_are_compared_over_time() -> None:
     still = poses([(0, 0, 0)])[0]
     assert check_rig("ab", [path, still]) == ()
     assert "at one place" in check_rig("ab", [path, path.clone()])[0]
+    assert float(camera_distances([path[:2], still])[0].max()) == 1.0
 
 
 @pytest.mark.parametrize(

@@ -289,7 +289,7 @@ def test_a_click_on_a_frustum_moves_the_camera_into_it(viewer, content):
     assert np.tan(narrow.camera.fov / 2) * 0.5 == pytest.approx(np.tan(fov / 2) * aspect)
 
 
-def test_the_frustum_is_back_when_the_camera_leaves_it(viewer):
+def test_the_frustum_is_back_when_the_camera_leaves_it_or_returns_to_the_overview(viewer):
     client, look_through = FakeClient(), viewer.look_through
     look_through.enter(client, 1)
     entered = np.array(client.camera.position)
@@ -301,6 +301,11 @@ def test_the_frustum_is_back_when_the_camera_leaves_it(viewer):
     assert look_through.view == 1
     client.camera.position = entered + 1.0
     look_through.moved(client.camera)
+    assert look_through.view is None
+    wait_until(lambda: viewer.cameras.handles[1].visible)
+    look_through.enter(client, 1)
+    assert look_through.view == 1
+    look_through.overview(client)  # before the camera has arrived
     assert look_through.view is None
     wait_until(lambda: viewer.cameras.handles[1].visible)
 
@@ -328,12 +333,3 @@ def test_a_failure_is_raised_where_the_viewer_is_awaited(content, monkeypatch):
     monkeypatch.setitem(broken.__dict__, "middle_points", content.middle_points)
     with live_viewer(broken, port=0) as viewer, pytest.raises(InputError, match=r"frame_000002\.ply"):
         viewer.wait()
-
-
-def test_the_overview_shows_a_frustum_again_before_the_camera_has_arrived_in_it(viewer):
-    client, look_through = FakeClient(), viewer.look_through
-    look_through.enter(client, 1)
-    assert look_through.view == 1
-    look_through.overview(client)
-    assert look_through.view is None
-    wait_until(lambda: viewer.cameras.handles[1].visible)

@@ -369,15 +369,10 @@ class TestRefusals:
         with pytest.raises(WeightsError, match=message):
             find_weights(text)
 
-    def test_an_error_of_the_hub(self, own) -> None:
-        own.status = 503
-        with pytest.raises(WeightsError, match=r"127\.0\.0\.1:\d+ answers with error 503"):
-            find_weights("hf:lab/tiny")
-
-    def test_a_page_in_place_of_the_hub(self, own) -> None:
-        own.status = 200
-        with pytest.raises(WeightsError, match="no answer of a hub"):
-            find_weights("hf:lab/tiny")
+    def test_an_error_of_the_hub_and_a_page_in_its_place(self, own) -> None:
+        for own.status, message in ((503, r"127\.0\.0\.1:\d+ answers with error 503"), (200, "no answer of a hub")):
+            with pytest.raises(WeightsError, match=message):
+                find_weights("hf:lab/tiny")
 
     @pytest.mark.usefixtures("hub")
     def test_a_hub_that_cannot_be_reached(self, monkeypatch) -> None:
