@@ -46,7 +46,6 @@ def benchmark(
             "Sizes of the images in pixels; N is NxN. Default: half the network's default size.",
             metavar="WxH,N,...",
             is_list=True,
-            also="--sizes",
         ),
     ] = None,
     device: Device = NetworkOptions.device,

@@ -43,7 +43,7 @@ def inspect_shapes(
     times: Annotated[
         int | None,
         Field(ge=1, le=_MAX_IMAGES),
-        Option("Number of instants. Default: 8.", metavar="T", also="--frames"),
+        Option("Number of instants. Default: 8.", metavar="T"),
     ] = None,
     views: Annotated[
         int | None, Field(ge=1, le=_MAX_IMAGES), Option("Number of views. Default: 4.", metavar="V")

@@ -136,7 +136,7 @@ def test_a_weights_file_is_profiled_with_its_network(cli, tmp_path) -> None:
     torch.manual_seed(0)
     path = tmp_path / "x.safetensors"
     save_network(build_network(PRESETS["mv-tiny"]), path, {"licence": "CC0-1.0", "description": "a test"})
-    ended = cli("inspect-shapes", "--weights", path, "--frames", "2", "--views", "3", "--size", "42x28", "--json")
+    ended = cli("inspect-shapes", "--weights", path, "--times", "2", "--views", "3", "--size", "42x28", "--json")
     document = json.loads(ended.out)
     assert document["network"] == "x.safetensors"
     assert [(row["part"], row["name"], row["shape"], row["parameters"]) for row in document["stages"]] == STAGES
@@ -153,13 +153,12 @@ def test_encoders_and_pretraining_networks_are_profiled(cli) -> None:
     assert "28,288,354" in ended.out
 
 
-@pytest.mark.parametrize("option", ["--times", "--frames", "--views", "--weights"])
+@pytest.mark.parametrize("option", ["--times", "--views", "--weights"])
 def test_options_of_networks_are_refused_for_encoders(option: str, cli) -> None:
     ended = cli("inspect-shapes", "--model", "swin-t", option, "3")
     assert ended.code == 2
-    shown = option.replace("--frames", "--times")
     assert ended.err.startswith(
-        f"error: {shown} 3, but swin-t is an encoder of single images\nhint:  leave {shown} out"
+        f"error: {option} 3, but swin-t is an encoder of single images\nhint:  leave {option} out"
     )
 
 

@@ -25,7 +25,7 @@ DIGITS = "9" * 5000
         (("inspect-shapes", "--model", "mv-demo", "--size", "16000"), "fewer or smaller images"),
         (("benchmark", "--views", "1,1000000000"), "from 1 to 100,000"),
         (("benchmark", "--times", DIGITS), "from 1 to 100,000"),
-        (("benchmark", "--sizes", f"{DIGITS}x8"), "is not of the form WxH"),
+        (("benchmark", "--size", f"{DIGITS}x8"), "is not of the form WxH"),
         (("synthesize", "--out", "{out}", "--frames", "1000000000"), "100000"),
         (("synthesize", "--out", "{out}", "--views", "65"), "64"),
         (("synthesize", "--out", "{out}", "--size", "100000x100000"), "less than or equal to 8192"),
