@@ -142,7 +142,7 @@ def train_variant(variant: Variant, out: Path, arguments: argparse.Namespace) ->
         optimizer=replace(TRAININGS["demo"].optimizer, learning_rate=rate),
         seed=arguments.seed,
         workers=0,
-        evaluation=replace(TRAININGS["demo"].evaluation, every_seconds=0.0, every_steps=0, scenes=1),
+        evaluation=replace(TRAININGS["demo"].evaluation, every_steps=0, scenes=1),
     )
     request = TrainRequest(
         out=out / "run", config=config, weights=out / "first.safetensors", budget=Budget(samples=arguments.samples)

@@ -13,7 +13,7 @@ from page4d.io.json_records import config_record
 from page4d.lab.synthetic.rigs import ImageSide, NumTimes, NumViews
 from page4d.lab.training.losses import LossConfig, SceneUnit
 from page4d.lab.training.optimizers import OptimizerConfig
-from page4d.lab.training.schedule import MAX_SECONDS, Fraction, RunConfig
+from page4d.lab.training.schedule import Fraction, RunConfig
 from page4d.lab.training.validation import HeldOutScenes, NumScenes
 from page4d.networks.config import NetworkConfig
 from page4d.networks.presets import PRESETS
@@ -133,10 +133,9 @@ class ConditioningProbabilities:
 
 @config_record("evaluation")
 class EvaluationConfig(HeldOutScenes):
-    """Held-out scenes that are evaluated at the end and every `every_steps` or `every_seconds`; 0 is never."""
+    """Held-out scenes that are evaluated at the end and every `every_steps`; 0 is never."""
 
     every_steps: NonNegativeInt = 500
-    every_seconds: Annotated[float, Field(ge=0, le=MAX_SECONDS)] = 0.0
     scenes: NumScenes = 16
     families: tuple[SceneFamily, ...] = (SceneFamily.ARC, SceneFamily.RING)
 

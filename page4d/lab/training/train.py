@@ -205,7 +205,7 @@ class SupervisedTraining(Loop[TrainingState, CurriculumStep, GroundTruth]):
         super().__init__(state, context)
         self._sources = sources
         self._validator = Validator(state.config.evaluation, context.device, context.precision)
-        self._validated_step, self._validated_at_s = -1, state.position.seconds
+        self._validated_step = -1
         self._forward = prepare_forward(state.network, state.config)
 
     def _begin(self) -> None:
@@ -231,11 +231,10 @@ class SupervisedTraining(Loop[TrainingState, CurriculumStep, GroundTruth]):
     def _validate(self, *, finished: bool) -> None:
         """Validate the EMA network if it is due, at most once per step."""
         position, config = self.state.position, self.state.config.evaluation
-        on_step = config.every_steps > 0 and position.step % config.every_steps == 0
-        is_due = finished or on_step or 0 < config.every_seconds <= self._seconds() - self._validated_at_s
+        is_due = finished or (config.every_steps > 0 and position.step % config.every_steps == 0)
         if not is_due or self._validated_step == position.step or not self._context.group.is_main:
             return
-        self._validated_step, self._validated_at_s = position.step, self._seconds()
+        self._validated_step = position.step
         metrics = self._validator.validate(self.state.average.network)
         progress = {"step": position.step, "samples": position.samples, "seconds": position.seconds}
         self._log("evaluation", {**progress, "figures": metrics})
