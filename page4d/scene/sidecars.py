@@ -32,6 +32,8 @@ _DEPTH_HINT = (
     "give depth as 16-bit grayscale PNG or TIFF, as float NPY, EXR or TIFF, or as lossless gray16 video such as FFV1 "
     "in MKV"
 )
+_DISPARITY = re.compile(r"(?<![a-z])(disp(arit(y|ies))?|inv(erse)?[ _-]?depths?)(?![a-z])", re.IGNORECASE)
+
 _SAME_LENGTH = 0.02
 """By how much the relative difference of lengths may exceed that of numbers of frames."""
 
@@ -96,6 +98,12 @@ def _find_sidecar(kind: str, folder: Path, view: View, max_megapixels: float) ->
     if found is None:
         return None
     path, files = found.path, found.files
+    place = f"{folder.name}/{found.label}{files[0].name if files else ''}"
+    if kind == DEPTH_MAPS and _DISPARITY.search(place):
+        raise InputError(
+            f"'{place}' is named as disparity or inverse depth",
+            "give depth, such as focal length * baseline / disparity",
+        )
     if {file.resolve() for file in files_of(view.source)} & {file.resolve() for file in files or (path,)}:
         raise UsageError(f"{kind} folder '{folder}' holds the views themselves", f"give the folder of the {kind}")
     if files:

@@ -115,6 +115,9 @@ def test_measured_depth_is_exact(rig: Path, tmp_path):
         columns = ((np.arange(width) + 0.5) * 64 / width + side).astype(int)
         fits |= small[0, 0, 1].numpy() == (depth[0][rows][:, columns] / 4000).astype(np.float32)
     assert fits.all()
+    (tmp_path / "d").rename(tmp_path / "disp")
+    with pytest.raises(InputError, match=r"'disp/a/0000\.png' is named as disparity or inverse depth"):
+        open_scene(rig, depth=tmp_path / "disp")
 
 
 def test_depth_of_another_resolution_is_aligned_with_the_image(rig: Path, tmp_path):
