@@ -252,6 +252,7 @@ def test_a_lens_of_one_camera_is_read_as_intrinsics_alone(text: str, name: str, 
         "camera_matrix dist rvec tvec",
         "K D R t",
         "Intrinsics Distortion CameraMatrix",
+        "camera_matrix distortion_coefficients T_BS",
     ],
 )
 def test_files_of_single_cameras_are_a_calibration(keys: str, tmp_path: Path) -> None:
@@ -265,30 +266,21 @@ def test_files_of_single_cameras_are_a_calibration(keys: str, tmp_path: Path) ->
             rotation = camera.vector[:, None]
         content = {matrix: lens, distortion: np.array([[*camera.coefficients, 0.0]]), turn: rotation}
         content |= dict.fromkeys(shift, camera.translation[:, None])
-        if not shift:  # OpenPose
+        path = tmp_path / f"{camera.name}{'.yaml' if shift else '.xml'}"
+        if turn == "T_BS":  # EuRoC
+            content[turn] = np.linalg.inv(camera.world_to_camera)
+            path = tmp_path / camera.name / "sensor.yaml"
+            path.parent.mkdir()
+            path.with_name("data.csv").write_text("#timestamp [ns],filename\n0,0.png\n")
+        elif not shift:  # OpenPose
             content[turn] = camera.world_to_camera[:3]
-        write_storage(tmp_path / f"{camera.name}{'.yaml' if shift else '.xml'}", content)
+        write_storage(path, content)
     calibration = read_calibration(tmp_path)
     assert [camera.name for camera in calibration.cameras] == [camera.name for camera in rig]
     for camera, true in zip(calibration.cameras, rig, strict=True):
         np.testing.assert_allclose(camera.world_to_camera, true.world_to_camera, atol=1e-9)
         np.testing.assert_allclose(camera.intrinsics, true.intrinsics, atol=1e-9)
     assert [lens.world_to_camera.tolist() for lens in read_lenses(tmp_path).cameras] == [np.eye(4).tolist()] * 3
-
-
-def test_the_cameras_of_euroc_are_in_a_folder_each(tmp_path: Path) -> None:
-    rig = make_rig()
-    for camera in rig:
-        pose = {"rows": 4, "cols": 4, "data": np.linalg.inv(camera.world_to_camera).ravel().tolist()}
-        write_images(tmp_path / camera.name / "data", {"0.png": counter_image(0, SIZE)})
-        (tmp_path / camera.name / "sensor.yaml").write_text("%YAML:1.0\n" + yaml.dump(EUROC | {"T_BS": pose}))
-        (tmp_path / camera.name / "data.csv").write_text("#timestamp [ns],filename\n0,0.png\n")
-    (tmp_path / "imu0").mkdir()
-    (tmp_path / "imu0" / "sensor.yaml").write_text("sensor_type: imu\n")
-    scene = open_scene(tmp_path, calibration=tmp_path)
-    for view, true in zip(scene.views, rig, strict=True):
-        assert view.name == true.name
-        np.testing.assert_allclose(view.camera.world_to_camera, true.world_to_camera, atol=1e-12)
 
 
 def check_tables(calibration: Calibration, rig: list[RigCamera], names: list[str]) -> None:
