@@ -22,10 +22,10 @@ from page4d.networks.layers.execution import reproducible
 from page4d.output.record import RunRecord
 from page4d.run.chunk_source import ChunkSource
 from page4d.run.chunks import Chunk
+from page4d.run.journal import Journal
 from page4d.run.memory import is_out_of_memory
 from page4d.run.plan import RunPlan
 from page4d.run.predictor import NetworkPredictor, PredictedChunk, Predictor
-from page4d.run.progress import Journal
 from page4d.scene.batches import BatchReader, open_placed_batches
 from page4d.scene.records import Scene
 from page4d.signals import deferred_signals

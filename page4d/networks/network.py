@@ -27,10 +27,10 @@ from page4d.networks.conditioning import (
 from page4d.networks.config import NetworkConfig
 from page4d.networks.encoders.base import Encoder, PatchTokens
 from page4d.networks.encoders.build import build_encoder
+from page4d.networks.heads.build import build_camera_head, build_dense_head, dtype_of, run_dense_head
 from page4d.networks.heads.dense import DenseActivation
 from page4d.networks.heads.frame import FrameHead, run_frame_head
 from page4d.networks.heads.motion import MotionHead, external_log_odds
-from page4d.networks.heads.run import build_camera_head, build_dense_head, dtype_of, run_dense_head
 from page4d.networks.inputs.known_cameras import CameraEncoder, RayEmbedding, relative_cameras
 from page4d.networks.inputs.known_geometry import KnownGeometry, KnownPoses, length_unit
 from page4d.networks.inputs.matching import Matches, PatchMatching, Triangulation

@@ -14,10 +14,10 @@ from page4d.output.cameras import check_finite
 from page4d.output.record import ResidualsRecord
 from page4d.run.chunks import Chunk, plan_chunks
 from page4d.run.domain import Domain, domain_of
+from page4d.run.journal import Journal
 from page4d.run.memory import fitting_checkpoint, unless_out_of_memory
 from page4d.run.plan import RunPlan
 from page4d.run.predictor import PredictedChunk
-from page4d.run.progress import Journal
 from page4d.run.summary import compare_rigs
 from page4d.scene.batches import open_placed_batches
 

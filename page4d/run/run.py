@@ -44,9 +44,9 @@ from page4d.run.chunk_source import (
     out_of_memory,
 )
 from page4d.run.chunks import Chunk
+from page4d.run.journal import Journal
 from page4d.run.memory import is_out_of_memory, peak_bytes
 from page4d.run.plan import RunPlan
-from page4d.run.progress import Journal
 from page4d.run.registration import check_for_run
 from page4d.run.stage import History, Instant, Stage, chunk_name
 from page4d.run.stages.clean import Cleaner, Layers

@@ -10,9 +10,9 @@ import torch
 
 from page4d.run import time as run_time
 from page4d.run.chunk_source import ChunkSource, local_chunks
+from page4d.run.journal import Journal
 from page4d.run.memory import Cost
 from page4d.run.plan import RunPlan, plan_run
-from page4d.run.progress import Journal
 from page4d.run.reconstruct import reconstruct
 from page4d.run.time import STAGES, StageRates, checkpoint_seconds, forecast_time, record_rates
 from page4d.scene.records import with_instants

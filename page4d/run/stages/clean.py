@@ -25,10 +25,10 @@ from page4d.output.record import LayersRecord
 from page4d.records import Predictions
 from page4d.run.chunk_source import OpenChunks
 from page4d.run.chunks import Chunk
+from page4d.run.journal import Journal
 from page4d.run.memory import unless_out_of_memory
 from page4d.run.plan import RunPlan
 from page4d.run.predictor import NetworkPredictor, PredictedChunk
-from page4d.run.progress import Journal
 from page4d.run.stage import History, Instant, Stage
 from page4d.run.stages.static_rig import StaticRig, StaticRigAligner
 from page4d.scene.records import Scene, with_instants
