@@ -302,8 +302,10 @@ def _describe_content(path: Path) -> str:
 
 
 def video_streams(container: Any) -> list[Any]:
-    """Return the streams that are footage."""
-    return [stream for stream in container.streams.video if not stream.disposition & _NOT_FOOTAGE]
+    """Return the streams that are footage, those in colour first: gray ones next to them are depth and infrared."""
+    streams = [stream for stream in container.streams.video if not stream.disposition & _NOT_FOOTAGE]
+    formats = {stream.index: getattr(stream.codec_context, "pix_fmt", None) or "" for stream in streams}
+    return sorted(streams, key=lambda stream: formats[stream.index].startswith("gray"))
 
 
 def video_stream(container: Any, path: Path) -> Any:

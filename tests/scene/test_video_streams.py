@@ -41,7 +41,7 @@ def write_streams(path: Path, streams: list[tuple[str, int, Disposition | None]]
         for codec, number, disposition in streams:
             stream: Any = container.add_stream(codec, rate=30)
             stream.width, stream.height = 64, 48
-            stream.pix_fmt = {"mjpeg": "yuvj420p", "png": "rgb24"}.get(codec, "yuv420p")
+            stream.pix_fmt = {"mjpeg": "yuvj420p", "png": "rgb24", "ffv1": "gray16le"}.get(codec, "yuv420p")
             if disposition is not None:
                 stream.disposition = disposition.value
             encoded.append((stream, number, 1 if disposition == Disposition.attached_pic else frames))
@@ -76,6 +76,9 @@ def test_the_stream_in_use_is_named_if_there_are_several(tmp_path: Path):
         source = probe(path)
         assert first_counter(source) == 9
         assert texts(source) == [f"rig.{suffix} has 2 video streams (h264 64x48, mpeg4 64x48); the first is used"]
+    source = probe(write_streams(tmp_path / "depth.mkv", [("ffv1", 5, None), ("libx264", 9, None)]))
+    assert (source.codec, first_counter(source)) == ("h264", 9)
+    assert texts(source) == ["depth.mkv has 2 video streams (h264 64x48, ffv1 64x48); the first is used"]
 
 
 @pytest.mark.parametrize(
