@@ -169,9 +169,7 @@ def _find_in_folder(folder: Path, poses: bool) -> _Found:
 def _documents_below(paths: Sequence[Path]) -> Iterator[Path]:
     """Yield the document of each folder that has a single one, such as `mav0/cam0/sensor.yaml` of EuRoC."""
     for folder in (path for path in paths if path.is_dir() and os.access(path, os.R_OK)):
-        files = [path for path in folder.iterdir() if path.suffix.lower() in _DOCUMENTS | {".yaml", ".yml"}]
-        # The data.csv of EuRoC lists images.
-        files = [path for path in files if path.suffix.lower() != ".csv"] or files
+        files = [path for path in folder.iterdir() if path.suffix.lower() in {".json", ".xml", ".yaml", ".yml"}]
         yield from files if len(files) == 1 else ()
 
 

@@ -83,9 +83,9 @@ def test_documents_without_a_camera_are_not_taken_for_calibrations(tmp_path, nam
 
 
 def test_one_of_two_sync_files_is_used_and_reported(tmp_path):
-    touch(tmp_path, "cam1.mp4", "sync.json", "sync.toml", "cam1_timestamps.csv")
-    assert discover(tmp_path).sync_file == tmp_path / "sync.json"
-    assert "ignored sync.toml, cam1_timestamps.csv: sync.json is used" in ignored(tmp_path)
+    touch(tmp_path, "cam1.mp4", "Sync.JSON", "sync.toml", "cam1_timestamps.csv")
+    assert discover(tmp_path).sync_file == tmp_path / "Sync.JSON"
+    assert "ignored sync.toml, cam1_timestamps.csv: Sync.JSON is used" in ignored(tmp_path)
 
 
 def test_files_named_as_clocks_are_reported_unless_they_are_in_use(tmp_path):
@@ -218,22 +218,6 @@ def test_natural_order_is_a_total_order(texts: list[str]):
     assert sorted([f"cam{n}" for n in (10, 9, 1, 2, 100)], key=natural_key) == [f"cam{n}" for n in (1, 2, 9, 10, 100)]
 
 
-def test_videos_that_cannot_be_read_are_warnings(tmp_path):
-    """A rig with one view fewer than the user expects must not run without a word."""
-    touch(tmp_path, "cam1.mp4", "cam2.mp4.crdownload", "cam3.MP4.part", "cam4.vob", "notes.tmp", "cam1.mp4.json")
-    warnings = [text for text, level in ignored(tmp_path).items() if level is Level.WARNING]
-    assert warnings == [
-        "ignored cam2.mp4.crdownload, cam3.MP4.part: an unfinished download or copy of a video",
-        "ignored cam4.vob: a video of a format that is not read; convert it to MP4 or MKV",
-    ]
-
-
-@pytest.mark.parametrize("name", ["Sync.JSON", "SYNC.toml"])
-def test_the_sync_file_is_found_in_any_case(name: str, tmp_path):
-    touch(tmp_path, "cam1.mp4", name)
-    assert discover(tmp_path).sync_file == tmp_path / name
-
-
 def test_decomposed_and_composed_names_are_the_same(tmp_path):
     """Some systems store "é" as two characters: names that look equal must be equal."""
     written, typed = "came\u0301", "cam\u00e9"
@@ -262,13 +246,6 @@ def test_masks_of_a_longer_name_are_not_taken(tmp_path):
         open_scene(tmp_path / "scene", masks=tmp_path / "masks")
 
 
-def test_folders_of_operating_systems_are_no_views(tmp_path):
-    touch(tmp_path, "cam1.mp4", "__MACOSX/0.png", "@eaDir/0.jpg", "$RECYCLE.BIN/0.png", "lost+found/0.png")
-    assert names(tmp_path) == ["cam1"]
-    text = "ignored $RECYCLE.BIN, @eaDir, __MACOSX, lost+found: a folder of the operating system"
-    assert ignored(tmp_path) == {text: Level.INFO}
-
-
 def test_the_result_of_a_run_is_no_scene(tmp_path):
     """Its depth and confidence maps are folders of images, but no footage."""
     touch(tmp_path, "run.json", "depth/cam1/frame_000000.png", "confidence/cam1/frame_000000.png")
@@ -276,14 +253,29 @@ def test_the_result_of_a_run_is_no_scene(tmp_path):
         discover(tmp_path)
 
 
-def test_a_folder_of_images_that_are_not_read_is_a_warning(tmp_path):
-    touch(tmp_path, "cam1.mp4", "cam2/0.HEIC", "cam2/1.HEIC")
-    text = "ignored cam2: a folder of heic files, which are not read; convert them to PNG or JPEG"
-    assert ignored(tmp_path) == {text: Level.WARNING}
-
-
-def test_a_folder_of_videos_among_views_is_a_warning(tmp_path):
-    touch(tmp_path, "pictures/0.png", "room/cam01.MP4")
-    (notice,) = discover(tmp_path).notices
-    assert notice.level is Level.WARNING
-    assert notice.text == "ignored room: a folder of 1 video; to use it, give it as the scene"
+@pytest.mark.parametrize(
+    ("files", "level", "found"),
+    [
+        ("@eaDir/0.jpg lost+found/0.png", Level.INFO, ["@eaDir, lost+found: a folder of the operating system"]),
+        (
+            "a/0.HEIC a/1.HEIC",
+            Level.WARNING,
+            ["a: a folder of heic files, which are not read; convert them to PNG or JPEG"],
+        ),
+        ("room/cam01.MP4", Level.WARNING, ["room: a folder of 1 video; to use it, give it as the scene"]),
+        (
+            "a.mp4.crdownload b.MP4.part c.vob notes.tmp cam1.mp4.json",
+            Level.WARNING,
+            [
+                "a.mp4.crdownload, b.MP4.part: an unfinished download or copy of a video",
+                "c.vob: a video of a format that is not read; convert it to MP4 or MKV",
+            ],
+        ),
+    ],
+)
+def test_entries_that_are_no_views_are_reported(files: str, level: Level, found: list[str], tmp_path):
+    touch(tmp_path, "cam1.mp4", *files.split())
+    assert names(tmp_path) == ["cam1"]
+    assert [text for text, each in ignored(tmp_path).items() if each is level] == [
+        f"ignored {text}" for text in found
+    ]
