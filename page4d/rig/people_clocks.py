@@ -3,6 +3,7 @@
 The offset of a pair is the one at which people fit one relative pose best.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -30,7 +31,7 @@ from page4d.rig.clocks import (
 from page4d.rig.epipolar import RelativePose
 from page4d.rig.people.pairs import pair_people
 from page4d.rig.people.pose import PeoplePose, quick_people_pose
-from page4d.rig.records import Array, Lens, Progress, ViewPeople, no_progress
+from page4d.rig.records import Array, Lens, Pair, Progress, ViewPeople, no_progress
 
 MAX_OFFSET = 44
 """Largest offset that is searched, in sampled instants."""
@@ -295,6 +296,36 @@ CERTAIN_RATIO = 2.0
 _FREE, _STAMPED = 0.5, 1.5
 """Uncertainty of an offset in sampled instants, at least: half of one, and that of clocks with a time stamp of each
 frame, which cameras or their computer wrote, one more."""
+
+
+LATE, _NEAR, _EQUAL = 0.75, 3, 0.95
+"""Instants by which a placed view is late, the most that are tried, and the share of the best score from which the
+given clock is as good: half an instant is how views are paired. On `treadmill` right clocks are up to 0.35 off, and
+one instant turns a camera by 4 degrees."""
+
+
+def late_views(
+    people: Sequence[ViewPeople], lenses: Sequence[Lens], pairs: Sequence[Pair], numbers: NDArray[np.int64]
+) -> dict[int, float]:
+    """Return by how many instants views are ahead of most of the others in their pairs, if they clearly are.
+
+    `people` are those at sampled instants with these `numbers`. Poses are estimated again at each offset, as wrong
+    ones fit the clocks that they were estimated with.
+    """
+    people = renumbered(people, numbers)
+    offsets: defaultdict[int, list[float]] = defaultdict(list)
+    for first, second in pairs:
+        if min(len(offsets[first]), len(offsets[second])) >= MAX_WITNESSES:
+            continue
+        curve = PairCurve(people, lenses, (first, second))
+        best = max(sorted(range(-_NEAR, _NEAR + 1), key=abs), key=curve.score)
+        apart, curvature = curve.vertex(best, curve.score)
+        is_clear = curve.score(best) >= MIN_PEAK and 0 < curve.score(0) < _EQUAL * curve.score(best)
+        apart = apart if is_clear and curvature > 0 else 0.0
+        offsets[first].append(-apart)
+        offsets[second].append(apart)
+    found = {view: sorted(own, key=abs)[(len(own) - 1) // 2] for view, own in sorted(offsets.items())}
+    return {view: apart for view, apart in found.items() if abs(apart) >= LATE}
 
 
 def check_clocks(

@@ -13,6 +13,7 @@ from page4d.rig.assembly import Assembly, in_world
 from page4d.rig.checks import refuse_unconfirmed
 from page4d.rig.evidence import PixelEvidence
 from page4d.rig.people.model import POSE_MODEL, is_fetched
+from page4d.rig.people_clocks import late_views
 from page4d.rig.records import Evidence, RigRegistration, placed_record
 from page4d.scene.records import ViewCamera
 
@@ -80,10 +81,27 @@ def assembled(evidence: PixelEvidence) -> Assembly:
     )
     assembly.run()
     refuse_unconfirmed(assembly)
+    _note_clocks(assembly, evidence)
     extraction = {kind: seconds for source in textures for kind, seconds in source.seconds.items()}
     duration = time.perf_counter() - detected - sum(extraction.values())
     assembly.seconds |= {"keypoints": detected - start} | extraction | {"pairs and adjustment": duration}
     return assembly
+
+
+def _note_clocks(rig: Assembly, evidence: PixelEvidence) -> None:
+    """Report placed views whose people fit those of the others better at another time."""
+    instants = np.asarray(evidence.instants)
+    if rig.people is None or len(instants) < 2:
+        return
+    step = int(np.diff(instants).min())
+    placed = rig.cameras().keys()
+    pairs = [one.views for one in rig.accepted() if one.evidence is Evidence.PEOPLE and placed >= {*one.views}]
+    found = late_views(rig.people, rig.lenses, pairs, instants // step)
+    interval_s = step * float(np.median(np.diff(evidence.scene.times)))
+    for view, apart in list(found.items())[-1 if len(placed) == 2 else 0 :]:  # of two views either may be late
+        text = f"people in {rig.names[view]} fit the other views {abs(apart) * interval_s:.2f} s"
+        later = "later" if apart > 0 else "earlier"
+        rig.notes.append(f"{text} {later}: cameras may be degrees wrong (⟨sync=people⟩ or ⟨sync=FILE⟩)")
 
 
 def placed_views(rig: Assembly) -> tuple[list[PlacedRecord], list[ViewCamera | None]]:

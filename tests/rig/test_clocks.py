@@ -2,6 +2,7 @@
 
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -15,10 +16,12 @@ from page4d.rig.people_clocks import (
     PairOffset,
     check_clocks,
     estimate_clocks,
+    late_views,
     pair_offset,
     refine_clocks,
     renumbered,
 )
+from tests.rig.people_rig import Filming, film_people
 from tests.rig.walkers import FRAME_S, Walk, observe, ring
 
 
@@ -60,6 +63,13 @@ def test_an_offset_beyond_the_search_that_fits_better_is_an_error(
     curve = PairCurve(people, [camera.lens for camera in cameras], (0, 1), step=1)
     with pytest.raises(InputError, match="77 frames from there") if is_refused else nullcontext():
         clocks._check_beyond(("cam01", "cam02"), [curve], np.array([0, 9]))
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.4, 1.0, -2.0])
+def test_views_that_lag_by_an_instant_or_more_are_late(delay: float) -> None:
+    rig = film_people(Filming(num_instants=40, noise_px=2.0, delays=(0.0, delay, 0.0)))
+    found = late_views(rig.people, rig.lenses, [*combinations(range(3), 2)], np.arange(rig.num_instants))
+    assert found == ({} if abs(delay) < 1 else {1: pytest.approx(delay, abs=0.25)})
 
 
 @pytest.mark.parametrize(("delay", "number"), [(0.0, 0), pytest.param(-7.0, 1, marks=pytest.mark.slow)])

@@ -25,6 +25,15 @@ def test_people_place_the_rig_the_same_way_twice(monkeypatch: pytest.MonkeyPatch
         assert one.world_to_camera.tolist() == other.world_to_camera.tolist()
 
 
+def test_the_clock_of_one_of_two_views_is_reported_if_they_fit_better_at_another_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(register, "is_fetched", lambda: True)
+    monkeypatch.setattr(register, "late_views", lambda *_: {0: -1.2, 1: 1.2})
+    (note,) = run().record.notes
+    assert note.startswith("people in cam01 fit the other views 0.04 s later")
+
+
 def test_a_missing_pose_model_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(register, "is_fetched", lambda: False)
     found = run()
