@@ -34,7 +34,7 @@ _STARTS = 3
 _TIE = 1e-6
 """Evidence that an instant of offset costs: it decides between equal offsets only."""
 
-_ATTRACTION = 0.03
+_ATTRACTION = 0.012
 """By how many instants offsets of windows are attracted to integers."""
 
 _ROUNDS = 10
@@ -228,7 +228,7 @@ class WindowClocks:
     """By how many seconds each view is ahead of the first one at a `time` of that, with standard deviations.
 
     A view that is ahead by d shows at t + d of its own time what the first one shows at t. This grows by `drifts` per
-    second, 0 where that is not determined.
+    second, 0 where that is not determined; then both deviations include the drift that was found.
     """
 
     time: float
@@ -295,12 +295,14 @@ def fitted_clocks(what: str, names: Sequence[str], measured: Measured, step_s: f
     low, high = float(measured.times.min()), float(measured.times.max())
     time = (low + high) / 2
     drifts = np.full(number, high - low >= MIN_RATE_SPAN_S)
+    unknown = np.zeros(number)
     while True:
         found, deviations = _fitted(measured, number, time, drifts, step_s, common)
-        clear = deviations[number:] < MAX_RATE_ERROR * np.abs(found[number:])
-        if not (drifts[1:] & ~clear[1:]).any():
+        unclear = drifts & (deviations[number:] >= MAX_RATE_ERROR * np.abs(found[number:]))
+        if not unclear[1:].any():
             break
-        drifts &= clear
+        drifts &= ~unclear
+        unknown = np.where(unclear, np.hypot(found, deviations)[number:], unknown)
     rest = replace(measured, offsets=measured.offsets - measured.design(number, time) @ found)
     early, late = (
         _fitted(rest[half], number, time, np.zeros(number, bool), step_s, common)[0][:number]
@@ -317,7 +319,7 @@ def fitted_clocks(what: str, names: Sequence[str], measured: Measured, step_s: f
     return WindowClocks(
         time=time,
         ahead=found[:number],
-        deviations=np.maximum(deviations[:number], apart / 2),
+        deviations=np.hypot(np.maximum(deviations[:number], apart / 2), unknown * (high - low) / 12**0.5),
         drifts=found[number:],
-        drift_deviations=deviations[number:],
+        drift_deviations=np.maximum(deviations[number:], unknown),
     )

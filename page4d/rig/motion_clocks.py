@@ -15,10 +15,12 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from scipy import fft
+from scipy.interpolate import CubicSpline
 from scipy.ndimage import gaussian_filter1d
 
 from page4d.motion.flow import changed_pixels
 from page4d.rig.clocks import (
+    MIN_RATE_SPAN_S,
     Cut,
     Measured,
     PairEvidence,
@@ -130,8 +132,9 @@ _QUANTILES = np.linspace(0.3, 0.95, _LEVELS)
 _MIN_SINE = 0.1
 """Sine of the angle between a ray and the baseline below which noise determines the angle around it."""
 
-_HIGH_PASS_S = 0.5
-"""Standard deviation of the average of a count over time that is subtracted: where people are is no event."""
+_HIGH_PASS_S, _FINE_HIGH_PASS_S = 0.5, 0.25
+"""Standard deviation of the average of a count over time that is subtracted: where people are is no event. The second
+one is for offsets within a frame, which fast motion determines."""
 
 _LOW_PASS = 1.5
 """Standard deviation of the average of a count over time, in instants: narrower peaks attract offsets to integers."""
@@ -152,8 +155,10 @@ MAX_RATIO = 0.6
 """Evidence of another offset, or of a scene that is mirrored or runs backwards, as a share of the best, above which a
 clock is not determined."""
 
-_WINDOW_S, _MIN_WINDOWS, _MAX_WINDOWS = 15.0, 4, 24
-"""Length of a window that has an offset of its own, and the numbers of windows of a pair."""
+_WINDOW_S, _MIN_WINDOWS = 5.0, 4
+"""Length of a window whose motion is independent of that of others, and the least number of windows of a pair."""
+
+_ROUNDS = 10
 
 _MAX_HALF_RATIO = 0.9
 """The same share in either half of the capture."""
@@ -222,11 +227,11 @@ def _neighbours(values: Array, count: int) -> tuple[tuple[Int[NDArray[np.int64],
     return (np.clip(below, 0, count - 1), 1 - share), (np.clip(below + 1, 0, count - 1), share)
 
 
-def _on_grid(counts: Signal, times: Float[Array, " F"], step_s: float) -> Signal:
+def _on_grid(counts: Signal, times: Float[Array, " F"], step_s: float, high_pass_s: float) -> Signal:
     """Band-pass counts, and interpolate them at step_s / 2, 3 step_s / 2, ... of the view's own time."""
     own = float(np.median(np.diff(times)))
     counts = gaussian_filter1d(counts, _LOW_PASS * step_s / own, axis=0, mode="nearest")
-    counts -= gaussian_filter1d(counts, max(_HIGH_PASS_S, 3 * step_s) / own, axis=0, mode="nearest")
+    counts -= gaussian_filter1d(counts, max(high_pass_s, 3 * step_s) / own, axis=0, mode="nearest")
     at = (np.arange(int(times[-1] / step_s + 0.51)) + 0.5) * step_s
     before = np.clip(np.searchsorted(times, at, side="right") - 1, 0, len(times) - 2)
     share = np.clip((at - times[before]) / (times[before + 1] - times[before]), 0, 1).astype(np.float32)[:, None]
@@ -292,27 +297,32 @@ def _correlation(
 
 
 def _window_offsets(signals: Sequence[Signal], offset: int, step_s: float) -> tuple[Array, Array, Array]:
-    """Return the middles of windows in instants of the first signal, their offsets near one, and weights."""
-    first, second = signals
+    """Return the middles of windows in instants of the first signal, their offsets near one, and weights.
+
+    Offsets are Newton steps from the line of offsets over time at which all windows together correlate best: a window
+    by itself may have its peak elsewhere.
+    """
     start, stop = _common(signals, offset)
-    count = int(np.clip((stop - start) * step_s / _WINDOW_S, _MIN_WINDOWS, _MAX_WINDOWS))
+    count = max(_MIN_WINDOWS, int((stop - start) * step_s / _WINDOW_S))
+    limits = np.linspace(0, stop - start, count + 1).astype(int)
+    middles = (limits[1:] + limits[:-1]) / 2
     reach = max(3, round(_PEAK_S / step_s))
+    first, around = signals[0][start:stop], np.pad(signals[1], ((reach, reach), (0, 0)))[start + offset :]
+    products = (np.einsum("tc,tc->t", first, around[move : move + len(first)]) for move in range(2 * reach + 1))
+    scores = np.stack([np.add.reduceat(one, limits[:-1]) for one in products])
+    share = middles / len(first) if len(first) * step_s > MIN_RATE_SPAN_S else np.full(count, 0.5)
+    design = np.stack([1 - share, share], axis=1)
     moves = np.arange(-reach, reach + 1)
-    limits = np.linspace(start, stop, count + 1).astype(int)
-    scores = np.zeros((len(moves), count))
-    for row, move in enumerate(moves):
-        rows = np.arange(start, stop)
-        rows = rows[(rows + offset + move >= 0) & (rows + offset + move < len(second))]
-        products = np.zeros(stop - start)
-        products[rows - start] = np.einsum("tc,tc->t", first[rows], second[rows + offset + move])
-        scores[row] = np.add.reduceat(products, limits[:-1] - start)
-    peak = scores.argmax(0)
-    inside = (peak > 0) & (peak < len(moves) - 1)
-    windows, peak = np.arange(count)[inside], peak[inside]
-    left, middle, right = (np.log(np.maximum(scores[peak + step, windows], 1e-9)) for step in (-1, 0, 1))
-    curvature = 2 * middle - left - right
-    found = offset + moves[peak] + 0.5 * (right - left) / np.maximum(curvature, 1e-12)
-    return (limits[windows] + limits[windows + 1]) / 2, found, np.exp(middle)
+    lines = np.stack(np.meshgrid(moves, moves), axis=-1).reshape(-1, 2) @ design.T
+    at = lines[np.argmax(scores[np.rint(lines).astype(int) + reach, np.arange(count)].sum(1))]
+    slope, bend = (CubicSpline(moves, scores).derivative(order) for order in (1, 2))
+    heights = np.abs(scores).max(0) + 1e-9
+    for _ in range(_ROUNDS):
+        pull, bent = (np.diagonal(curve(at)) for curve in (slope, bend))
+        weights = heights * max(-bent.sum() / heights.sum(), 1e-9)
+        change = np.linalg.lstsq(design.T @ (design * weights[:, None]), design.T @ pull, rcond=None)[0]
+        at = np.clip(at + design @ change, -reach, reach)
+    return start + middles, offset + at + pull / weights, weights
 
 
 def estimate_motion_clocks(
@@ -338,10 +348,12 @@ def estimate_motion_clocks(
     max_offset, width = longest // factor, max(2, round(_PEAK_S / (step_s * factor)))
     pairs = paired_views(number)
 
-    def signals_of(first: int, second: int) -> list[Signal] | None:
-        views = (points[first], points[second])
-        counts = _counts(views, (cameras[first], cameras[second]))
-        return counts and [_on_grid(one, view.times, step_s) for one, view in zip(counts, views, strict=True)]
+    def signals_of(pair: tuple[int, int], high_pass_s: float) -> list[Signal] | None:
+        views = [points[view] for view in pair]
+        counts = _counts(views, [cameras[view] for view in pair])
+        return counts and [
+            _on_grid(one, view.times, step_s, high_pass_s) for one, view in zip(counts, views, strict=True)
+        ]
 
     def reason(worst: Cut) -> str:
         if worst.placed <= 0:
@@ -350,7 +362,7 @@ def estimate_motion_clocks(
 
     curves = []
     for done, pair in enumerate(pairs, start=1):
-        if signals := signals_of(*pair):
+        if signals := signals_of(pair, _HIGH_PASS_S):
             curves.append(_curves(pair, [_coarser(one, factor) for one in signals], max_offset))
         progress(done, 2 * len(pairs))
     whole, *controls = ([of_pair[kind] for of_pair in curves] for kind in range(3))
@@ -365,7 +377,7 @@ def estimate_motion_clocks(
     halves: tuple[list[PairEvidence], ...] = ([], [])
     for done, pair in enumerate(pairs, start=1):
         offset = int(ahead[pair[1]] - ahead[pair[0]])
-        signals = signals_of(*pair)
+        signals = signals_of(pair, _FINE_HIGH_PASS_S)
         start, stop = _common(signals, offset * factor) if signals else (0, 0)
         if signals and stop - start >= _MIN_COMMON:
             coarse = [_coarser(one, factor) for one in signals]
@@ -379,7 +391,7 @@ def estimate_motion_clocks(
     for half in halves:
         cuts = [cut(half, ahead, group, width) for group in groups(number)]
         check_cuts(f"in half of the capture {_WHAT}", names, cuts, _MAX_HALF_RATIO, reason)
-    if not any(len(times) for _, times, *_ in found):
+    if not found:
         raise undetermined(_WHAT, names[1:], f"fewer than {_MIN_COMMON} common instants")
     measured = Measured(*map(np.concatenate, zip(*found, strict=True)))
     return fitted_clocks(_WHAT, names, measured, step_s, np.full(number, _COMMON_ERROR))

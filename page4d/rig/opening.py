@@ -138,7 +138,7 @@ def _synchronised(method: str, scene: Scene, found: WindowClocks, start: float) 
     notices = [
         Notice(
             f"{name} starts {clock.offset_s:+.3f} s after {first} by {method} (+-{clock.std_seconds:.3f} s)"
-            + (f", with a rate of {clock.rate:.6f} (+-{drift:.6f})" if clock.rate != 1 else ""),
+            + (f", with a rate of {clock.rate:.6f} (+-{drift:.6f})" if drift > 0 else ""),
             Level.INFO,
         )
         for name, clock, drift in list(zip(scene.view_names, clocks, found.drift_deviations, strict=True))[1:]
