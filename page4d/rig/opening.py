@@ -21,7 +21,7 @@ from page4d.rig.lens import lenses_of
 from page4d.rig.motion_clocks import MAX_SPAN_S, estimate_motion_clocks, find_moving_points
 from page4d.rig.people.keypoints import detect_people
 from page4d.rig.people.model import POSE_MODEL, is_fetched
-from page4d.rig.people_clocks import COARSE_STEP, MAX_OFFSET, estimate_clocks, refine_clocks, renumbered
+from page4d.rig.people_clocks import COARSE_STEP, estimate_clocks, refine_clocks, renumbered
 from page4d.rig.records import Array, Lens, StageProgress, no_progress, of_stage
 from page4d.scene.clocks import BY_MOTION, BY_PEOPLE, Synchronisation
 from page4d.scene.open import open_scene as open_folder
@@ -152,9 +152,6 @@ NUM_SAMPLES = 450
 COARSE_RATE_HZ = 15.0
 """Rate at which longer captures are sampled for that."""
 
-MAX_OFFSET_S = 10.0
-"""Largest offset that is searched, and at most a third of the sampled instants: fewer common ones show few poses."""
-
 _WINDOW, _MAX_WINDOWS = 75, 5
 """Sampled instants of a window that has an offset of its own, and the number of windows."""
 
@@ -190,7 +187,6 @@ def synchronise_by_people(scene: Scene, calibration: Path | None, progress: Stag
         people,
         lenses,
         of_stage(progress, "synchronizing: offsets"),
-        max_offset=max(MAX_OFFSET, min(round(MAX_OFFSET_S * rate), len(first) // 3)),
         step=min(COARSE_STEP, max(1, round(rate / COARSE_RATE_HZ))),
     )
     if is_long:

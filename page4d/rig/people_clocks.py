@@ -34,7 +34,7 @@ from page4d.rig.people.pose import PeoplePose, quick_people_pose
 from page4d.rig.records import Array, Lens, Pair, Progress, ViewPeople, no_progress
 
 MAX_OFFSET = 44
-"""Largest offset that is searched, in sampled instants."""
+"""Largest offset at which given clocks are checked, in sampled instants."""
 
 COARSE_STEP = 3
 """Instants between offsets of the first search: the peak of a walking person is about 10 instants wide at 60 fps."""
@@ -42,25 +42,8 @@ COARSE_STEP = 3
 MIN_PEAK = 0.4
 """Smallest score at the best offset: right ones reach 0.5 to 0.8."""
 
-MIN_EVIDENCE = 0.05
-"""Smallest evidence of a view in its best pair: people at rest reach 0.02 at wrong offsets."""
-
 MAX_SECOND = 0.9
 """Score of another offset, as a share of the best, above which the offset is ambiguous."""
-
-MAX_BEYOND = 0.97
-"""The same of an offset beyond the search, unless the motion of both views repeats itself after the time between the
-two: steps on a treadmill reach 0.96 elsewhere."""
-
-MAX_OF_FEW = 1.2
-"""The same of half as many common instants: wrong offsets of so few score up to 0.5, right ones 0.6 to 0.95."""
-
-MAX_CHANGE = 0.3
-"""Change of a pose, as a share of its motion, below which it repeats: up to 0.3 in simulated exercises whose tempo
-and sway vary, 0.3 to 0.6 on a treadmill, more in walks."""
-
-_MOVES = 4.0
-"""Variance of keypoints, over that of their noise, from which on they move."""
 
 MAX_GIVEN = 0.8
 """Score without an offset, as a share of the best one, below which given clocks are doubted."""
@@ -74,6 +57,12 @@ MIN_COMMON = 25
 MAX_OTHER = 0.75
 """Evidence of another offset of a view or group, as a share of the best, above which its clock is ambiguous."""
 
+_NEAR = 50
+"""Offsets on each side whose median score is that of chance: people who hardly move for a while fit all of them."""
+
+_MIN_SHARE, _OVERLAP_POWER = 1 / 2, 0.25
+"""Least share of common instants, and its power by which evidence counts: few fit some pose at any offset."""
+
 FINE = 4
 """Offsets on each side of the best coarse ones that are scored from all instants."""
 
@@ -82,16 +71,9 @@ MAX_ASCENTS = 5
 MAX_SCORED = 25
 """Instants of a score."""
 
-WEAK_PEAK = 0.65
-MIN_WEAK_COMMON = 85
-"""Score of a view below which it needs this many common instants, or a peak that is confirmed: with 80 at 60 fps, the
-offset of such a view can be wrong by 3 to 7 instants in all its pairs."""
-
-_SIDE, MAX_SIDE = 4, 0.6
-"""Score this many instants from a confirmed peak, as a share of it: 0.7 to 1 next to peaks wrong by 3 to 7."""
-
-MAX_APART = 1.0
-"""Instants between a confirmed peak and those of the first and of the last two thirds of the common instants."""
+WEAK_PEAK, MIN_WEAK_COMMON, NARROW = 0.65, 85, 2
+"""Score of a view below which it needs this many common instants, or a reach of so few: with 80 common instants at 60
+fps, the offset of such a view can be wrong by 3 to 7 instants in all its pairs."""
 
 _WHAT = "people do not determine the clock of"
 
@@ -136,51 +118,19 @@ class PairCurve:
         for offset in range(-last, last + 1, self.step):
             self.score(offset)
 
-    def beyond(self, best: int) -> dict[int, float]:
-        """Return coarse offsets beyond the search, and which scores, as shares of that of `best`, make it ambiguous.
-
-        They have enough common instants, or the motion repeats itself after the time between the two.
-        """
-        limits = {}
-        last = max((int(one.instants[-1]) for people in self._people for one in people), default=0)
-        for sign in (-1, 1):
-            has_enough = True
-            for number in range(self.max_offset // self.step + 1, (last - MIN_COMMON) // self.step):
-                offset = sign * number * self.step
-                repeats = self.repeats(offset - best)
-                if has_enough or repeats:
-                    self.score(offset)
-                    common = self.common[offset]
-                    has_enough = has_enough and common >= MIN_WEAK_COMMON // 2
-                if repeats:
-                    limits[offset] = MAX_SECOND
-                elif has_enough:
-                    limits[offset] = MAX_BEYOND if common >= MIN_WEAK_COMMON else MAX_OF_FEW
-        return limits
-
-    def scored(self) -> PairEvidence:
-        """Return the scores of all offsets; those beyond the ones that were scored may be as high as the last one."""
-        offsets = sorted(offset for offset, score in self.scores.items() if score > 0) or [0]
+    def evidence(self) -> tuple[PairEvidence, PairEvidence]:
+        """Return the scores of all offsets, and by how much they exceed those of the offsets around them."""
+        offsets = np.array(sorted(offset for offset, score in self.scores.items() if score > 0) or [0])
+        scores = np.array([self.score(offset) for offset in offsets])
+        common = np.array([self.common[offset] for offset in offsets])
+        is_coarse = offsets % self.step == 0
+        chance = [np.median(scores[is_coarse & (np.abs(offsets - one) <= _NEAR)]) for one in offsets]
+        excess = np.maximum(0.0, scores - chance) * (common / max(1, common.max())) ** _OVERLAP_POWER
         every = np.arange(-self.max_offset, self.max_offset + 1)
-        return PairEvidence(views=self.views, values=np.interp(every, offsets, [self.score(one) for one in offsets]))
-
-    def evidence(self) -> PairEvidence:
-        """Return by how much scores exceed the median, which people reach at wrong offsets, at all offsets.
-
-        A short overlap shows few poses, which fit some camera pose at any offset: it counts less.
-        """
-        max_offset = self.max_offset
-        offsets = np.array(sorted(offset for offset, score in self.scores.items() if score > 0))
-        values = np.zeros(2 * max_offset + 1)
-        if len(offsets):
-            scores = np.array([self.scores[offset] for offset in offsets])
-            common = np.array([self.common[offset] for offset in offsets])
-            coarse = scores[offsets % self.step == 0]
-            excess = np.maximum(0.0, scores - np.median(coarse if len(coarse) else scores))
-            excess *= np.sqrt(common / common.max())
-            every = np.arange(-max_offset, max_offset + 1)
-            values = np.interp(every, offsets, excess, left=0.0, right=0.0)
-        return PairEvidence(views=self.views, values=values)
+        # Offsets that were not scored may score as the next one that was.
+        of_all = np.interp(every, offsets, scores), np.interp(every, offsets, excess, left=0.0, right=0.0)
+        first, second = (PairEvidence(views=self.views, values=values) for values in of_all)
+        return first, second
 
     def fine_score(self, offset: int) -> float:
         """Return the score of an offset from all common instants, 0 beyond the largest one."""
@@ -196,26 +146,6 @@ class PairCurve:
         part._people, part.start = (within, self._people[1]), start
         part.scores, part.common, part._fine = {}, {}, {}
         return part
-
-    def is_confirmed(self, offset: int) -> bool:
-        """Return whether a peak is narrow, and the first and the last two thirds of it have one there, too.
-
-        People fit some pose at any offset by chance, but in other parts at other offsets; slow ones fit at all
-        offsets near the right one.
-        """
-        if max(self.fine_score(offset - _SIDE), self.fine_score(offset + _SIDE)) > MAX_SIDE * self.fine_score(offset):
-            return False
-        here, there = (np.concatenate([one.instants for one in people]) for people in self._people)
-        limits = np.quantile(np.intersect1d(here, there - offset), (0, 1 / 3, 2 / 3, 1))
-        found = (pair_offset(self.part(low, high)) for low, high in (limits[[0, 2]], limits[[1, 3]]))
-        return all(one is not None and one.is_clear and abs(one.instants - offset) <= MAX_APART for one in found)
-
-    def repeats(self, lag: int) -> bool:
-        """Return whether the motion of both views repeats itself after a number of instants."""
-        return all(
-            _change(people, lens, abs(lag)) < MAX_CHANGE
-            for people, lens in zip(self._people, self._lenses, strict=True)
-        )
 
     def pose(self, offset: int, max_instants: int | None = None) -> PeoplePose | None:
         """Return the pose that fits people best at an offset; None with fewer than `MIN_COMMON` common instants."""
@@ -236,24 +166,6 @@ class PairCurve:
         if min(left, right) == 0.0 or curvature <= 0.0:
             return float(offset), 0.0
         return offset + float(np.clip(0.5 * (right - left) / curvature, -1, 1)), curvature
-
-
-def _change(people: ViewPeople, lens: Lens, lag: int) -> float:
-    """Return the rms change of keypoints after a lag as a share of their motion meanwhile, 1 if they are unrelated.
-
-    Noise, which second differences show, is subtracted. It is 1 where nothing moves.
-    """
-    changed = moved = noise = 0.0
-    for one in people:
-        _, here, there = np.intersect1d(one.instants, one.instants - lag, return_indices=True)
-        if len(here) < MIN_COMMON:
-            continue
-        before, after = one.joints[here], one.joints[there]
-        weight = len(here) / lens.focal**2
-        changed += weight * np.median(np.square(after - before)) / 2
-        moved += weight * np.median(np.square(before - np.median(before, axis=0)))
-        noise += weight * np.median(np.square(before[:-2] - 2 * before[1:-1] + before[2:])) / 6
-    return float(np.sqrt(max(changed - noise, 0.0) / (moved - noise))) if moved > _MOVES * noise else 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -402,14 +314,12 @@ def estimate_clocks(
     people: Sequence[ViewPeople],
     lenses: Sequence[Lens],
     progress: Progress = no_progress,
-    *,
-    max_offset: int = MAX_OFFSET,
     step: int = COARSE_STEP,
 ) -> tuple[Offsets, Offsets]:
     """Return by how many sampled instants each static view is ahead of the first one, from body keypoints.
 
-    Offsets that differ by at least the second result are excluded, per view. Instants are consecutive. Offsets up to
-    `max_offset` are searched, every `step` instants first.
+    Offsets that differ by at least the second result are excluded, per view. Instants are consecutive. Offsets with
+    `MIN_COMMON` common instants, and half of all, are searched, every `step` instants first.
 
     Up to 8 views all pairs are searched, else each view with its next two. A pair by itself may fit better at a
     wrong offset, above all with little overlap: the clocks are those with the most evidence of all pairs together.
@@ -419,16 +329,18 @@ def estimate_clocks(
     """
     number = len(names)
     pairs = paired_views(number)
+    last = max((int(one.instants[-1]) for view in people for one in view), default=0)
+    max_offset = max(0, last - max(MIN_COMMON, round(_MIN_SHARE * last)))
     curves = [PairCurve(people, lenses, pair, max_offset, step) for pair in pairs]
     for done, curve in enumerate(curves, start=1):
         curve.search()
         progress(done, len(pairs))
-    ahead = _ascended(curves, joint_offsets(number, [curve.evidence() for curve in curves]))
-    evidence = [curve.evidence() for curve in curves]
+    ahead = _ascended(curves, joint_offsets(number, [curve.evidence()[1] for curve in curves]))
+    scores, evidence = zip(*(curve.evidence() for curve in curves), strict=True)
+    reach = reaches(number, scores, ahead)
     check_cuts(_WHAT, names, [cut(evidence, ahead, group) for group in groups(number)], MAX_OTHER, _unclear)
-    _check_scores(names, curves, evidence, ahead)
-    _check_beyond(names, curves, ahead)
-    return ahead, reaches(number, [curve.scored() for curve in curves], ahead)
+    _check_scores(names, curves, evidence, ahead, reach)
+    return ahead, reach
 
 
 def _ascended(curves: Sequence[PairCurve], ahead: Offsets) -> Offsets:
@@ -446,14 +358,18 @@ def _ascended(curves: Sequence[PairCurve], ahead: Offsets) -> Offsets:
 
 def _unclear(worst: Cut) -> str:
     if worst.other == 0:
-        return f"no clear offset ({'other offsets fit as well' if worst.placed > 0 else 'no common people'})"
+        return "no clear offset (no common people, or other offsets fit as well)"
     return f"no clear offset (evidence {worst.placed:.2f}, and {worst.other:.2f} at {worst.by:+d} frames from there)"
 
 
 def _check_scores(
-    names: Sequence[str], curves: Sequence[PairCurve], evidence: Sequence[PairEvidence], ahead: Offsets
+    names: Sequence[str],
+    curves: Sequence[PairCurve],
+    evidence: Sequence[PairEvidence],
+    ahead: Offsets,
+    reach: Offsets,
 ) -> None:
-    """Refuse low scores of a view in its best pair, and offsets at the edge of the search."""
+    """Refuse low scores of a view in its best pair."""
     evident = [pair.at(np.array([curve.offset(ahead)]))[0] for curve, pair in zip(curves, evidence, strict=True)]
     best = {}
     for view, name in enumerate(names):
@@ -461,31 +377,10 @@ def _check_scores(
     for number, name in best.items():
         curve, offset = curves[number], curves[number].offset(ahead)
         score, common = curve.score(offset), curve.common[offset]
-        where = ""
-        if score < MIN_PEAK or abs(offset) > curve.max_offset - curve.step:
-            where = f"score {score:.2f} at {abs(offset)} frames, of at most {curve.max_offset}"
-        elif evident[number] < MIN_EVIDENCE:
-            where = f"score {score:.2f}, other offsets score hardly less"
-        elif score < WEAK_PEAK and common < MIN_WEAK_COMMON and not curve.is_confirmed(offset):
-            where = f"score {score:.2f} from {common} frames, need {WEAK_PEAK} or {MIN_WEAK_COMMON} frames"
-        if where:
-            raise undetermined(_WHAT, [name], f"no clear offset ({where})")
-
-
-def _check_beyond(names: Sequence[str], curves: Sequence[PairCurve], ahead: Offsets) -> None:
-    """Refuse a view that fits as well beyond the search: its motion repeats, by more than the largest offset."""
-    for view, name in enumerate(names[1:], start=1):
-        found = [(curve, curve.offset(ahead)) for curve in curves if view in curve.views]
-        curve, offset = max(found, key=lambda one: one[0].score(one[1]))
-        if not (limits := curve.beyond(offset)):
-            continue
-        other = max(limits, key=lambda one: curve.score(one) / limits[one])
-        limit = limits[other]
-        other = max(range(other - curve.step + 1, other + curve.step), key=curve.score)
-        if curve.score(other) > limit * curve.score(offset):
-            scores = f"score {curve.score(offset):.2f}, and {curve.score(other):.2f}"
-            reason = f"no clear offset ({scores} {abs(other - offset)} frames from there)"
-            raise undetermined(_WHAT, [name], reason)
+        is_sure = score >= WEAK_PEAK or common >= MIN_WEAK_COMMON or reach[list(curve.views)].max() <= NARROW
+        if score < MIN_PEAK or not is_sure:
+            needed = f"need {WEAK_PEAK}, or {MIN_PEAK} from {MIN_WEAK_COMMON}"
+            raise undetermined(_WHAT, [name], f"no clear offset (score {score:.2f} from {common} frames, {needed})")
 
 
 _COMMON_ERROR, _SHARE_OF_REACH = 0.5, 0.25

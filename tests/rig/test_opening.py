@@ -56,8 +56,6 @@ def test_offsets_of_longer_captures_are_searched_coarsely_and_refined_in_windows
     for number in (1, 2):
         write_video(tmp_path / f"cam0{number}.mp4", frames=240, fps=FPS)
     monkeypatch.setattr(people_clocks, "NUM_SAMPLES", 90)
-    monkeypatch.setattr(people_clocks, "MAX_OFFSET", 10)
-    monkeypatch.setattr(people_clocks, "MAX_OFFSET_S", 1.2)
     monkeypatch.setattr(people_clocks, "_WINDOW", 50)
     rng = np.random.default_rng(2)
     cameras, walk, starts = ring(2, rng), Walk.random(rng), (0.0, -0.75)
