@@ -298,11 +298,11 @@ def fitted_clocks(what: str, names: Sequence[str], measured: Measured, step_s: f
     unknown = np.zeros(number)
     while True:
         found, deviations = _fitted(measured, number, time, drifts, step_s, common)
-        unclear = drifts & (deviations[number:] >= MAX_RATE_ERROR * np.abs(found[number:]))
-        if not unclear[1:].any():
+        lost = drifts & (deviations[number:] >= MAX_RATE_ERROR * np.abs(found[number:]))
+        if not lost[1:].any():
             break
-        drifts &= ~unclear
-        unknown = np.where(unclear, np.hypot(found, deviations)[number:], unknown)
+        drifts &= ~lost
+        unknown = np.where(lost, np.hypot(found, deviations)[number:], unknown)
     rest = replace(measured, offsets=measured.offsets - measured.design(number, time) @ found)
     early, late = (
         _fitted(rest[half], number, time, np.zeros(number, bool), step_s, common)[0][:number]
