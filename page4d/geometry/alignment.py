@@ -13,13 +13,10 @@ from torch import Tensor
 from page4d.errors import InputError
 from page4d.geometry.camera import Cameras, normalize_pixels, pixel_grid
 from page4d.geometry.rotation import (
-    matrix_from_quaternion,
+    matrix_from_rotation_vector,
     mean_rotation,
-    quaternion_from_matrix,
-    quaternion_from_rotation_vector,
-    quaternion_product,
     rotation_angle,
-    rotation_vector_from_quaternion,
+    rotation_vector_from_matrix,
 )
 from page4d.geometry.statistics import central_weighted_median
 from page4d.geometry.transforms import Sim3, camera_centers, rigid
@@ -181,17 +178,15 @@ def median_rotation(matrices: Float[Tensor, "*batch K 3 3"]) -> Float[Tensor, "*
 
     Source: Hartley, Aftab & Trumpf, "L1 rotation averaging using the Weiszfeld algorithm", CVPR 2011, algorithm 1.
     """
-    samples, center = quaternion_from_matrix(matrices), quaternion_from_matrix(mean_rotation(matrices))
-    inverse = torch.tensor([1.0, -1.0, -1.0, -1.0], dtype=samples.dtype, device=samples.device)
+    center = mean_rotation(matrices)
     for _ in range(_MAX_ITERATIONS):
-        turns = quaternion_product((inverse * center)[..., None, :], samples)
-        offset = rotation_vector_from_quaternion(turns.where(turns[..., :1] >= 0, -turns))
+        offset = rotation_vector_from_matrix(center.transpose(-1, -2)[..., None, :, :] @ matrices)
         weight, spread = _weiszfeld_weights(offset)
         step = _RELAXATION * (weight * offset).sum(-2) / weight.sum(-2)
-        center = quaternion_product(center, quaternion_from_rotation_vector(step))
+        center = center @ matrix_from_rotation_vector(step)
         if bool((step.norm(dim=-1) <= _SPREAD_TOLERANCE * spread + _VALUE_TOLERANCE).all()):
             break
-    return matrix_from_quaternion(center)
+    return center
 
 
 def _weiszfeld_weights(

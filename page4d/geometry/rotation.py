@@ -62,47 +62,28 @@ def skew(vector: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3 3"]:
     return torch.stack([torch.stack(row, dim=-1) for row in rows], dim=-2)
 
 
-def quaternion_product(
-    first: Float[Tensor, "*batch 4"], second: Float[Tensor, "*batch 4"]
-) -> Float[Tensor, "*batch 4"]:
-    """Return the quaternions (wxyz) of the rotations `first @ second`."""
-    scalar, vector, factor, other = first[..., :1], first[..., 1:], second[..., :1], second[..., 1:]
-    product = scalar * factor - (vector * other).sum(-1, keepdim=True)
-    return torch.cat([product, scalar * other + factor * vector + torch.linalg.cross(vector, other)], dim=-1)
-
-
-def quaternion_from_rotation_vector(vector: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 4"]:
-    """Convert rotation vectors to unit quaternions (wxyz); exact and differentiable at zero."""
-    squared = vector.square().sum(-1, keepdim=True)
-    small = squared < 1e-8
-    angle = torch.where(small, torch.ones_like(squared), squared).sqrt()
-    scalar = torch.where(small, 1 - squared / 8, torch.cos(angle / 2))
-    factor = torch.where(small, 0.5 - squared / 48, torch.sin(angle / 2) / angle)
-    return torch.cat([scalar, factor * vector], dim=-1)
-
-
 def matrix_from_rotation_vector(vector: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3 3"]:
     """Convert rotation vectors (axis times angle in radians) to matrices; exact and differentiable at zero.
 
     Source: Rodrigues' formula via the half-angle quaternion, which is accurate for small angles.
     """
-    return matrix_from_quaternion(quaternion_from_rotation_vector(vector))
-
-
-def rotation_vector_from_quaternion(quaternion_wxyz: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 3"]:
-    """Convert unit quaternions with w >= 0 to rotation vectors with angles in [0, pi]; stable near both ends."""
-    scalar, vector = quaternion_wxyz[..., :1], quaternion_wxyz[..., 1:]
     squared = vector.square().sum(-1, keepdim=True)
-    small = squared < 1e-12
-    sine = torch.where(small, torch.ones_like(squared), squared).sqrt()
-    factor = torch.where(small, 2.0 + squared / 3.0, 2 * torch.atan2(sine, scalar) / sine)
-    rotation_vector: Tensor = factor * vector
-    return rotation_vector
+    small = squared < 1e-8
+    angle = torch.where(small, torch.ones_like(squared), squared).sqrt()
+    scalar = torch.where(small, 1 - squared / 8, torch.cos(angle / 2))
+    factor = torch.where(small, 0.5 - squared / 48, torch.sin(angle / 2) / angle)
+    return matrix_from_quaternion(torch.cat([scalar, factor * vector], dim=-1))
 
 
 def rotation_vector_from_matrix(matrix: Float[Tensor, "*batch 3 3"]) -> Float[Tensor, "*batch 3"]:
     """Convert rotation matrices to rotation vectors with angles in [0, pi]; stable near both ends."""
-    return rotation_vector_from_quaternion(quaternion_from_matrix(matrix))
+    quaternion = quaternion_from_matrix(matrix)
+    scalar, vector = quaternion[..., :1], quaternion[..., 1:]
+    squared = vector.square().sum(-1, keepdim=True)
+    small = squared < 1e-12
+    sine = torch.where(small, torch.ones_like(squared), squared).sqrt()
+    factor = torch.where(small, 2.0 + squared / 3.0, 2 * torch.atan2(sine, scalar) / sine)
+    return factor * vector
 
 
 def rotation_angle(
