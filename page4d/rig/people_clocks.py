@@ -210,7 +210,7 @@ _FREE, _STAMPED = 0.5, 1.5
 frame, which cameras or their computer wrote, one more."""
 
 
-LATE, _NEAR, _EQUAL = 0.75, 3, 0.95
+LATE, _MAX_LATE, _EQUAL = 0.75, 3, 0.95
 """Instants by which a placed view is late, the most that are tried, and the share of the best score from which the
 given clock is as good: half an instant is how views are paired. On `treadmill` right clocks are up to 0.35 off, and
 one instant turns a camera by 4 degrees."""
@@ -230,7 +230,7 @@ def late_views(
         if min(len(offsets[first]), len(offsets[second])) >= MAX_WITNESSES:
             continue
         curve = PairCurve(people, lenses, (first, second))
-        best = max(sorted(range(-_NEAR, _NEAR + 1), key=abs), key=curve.score)
+        best = max(sorted(range(-_MAX_LATE, _MAX_LATE + 1), key=abs), key=curve.score)
         apart, curvature = curve.vertex(best, curve.score)
         is_clear = curve.score(best) >= MIN_PEAK and 0 < curve.score(0) < _EQUAL * curve.score(best)
         apart = apart if is_clear and curvature > 0 else 0.0
