@@ -39,7 +39,7 @@ BUNDLED_NOTICE = f"{BUNDLED_KIND}: for real footage pass ⟨weights=da3-base⟩"
 BUNDLED_NAME = "mv-demo 1.1"
 """Name and version of the bundled network."""
 
-_BUNDLED_SHA256 = "d3e80fe90e3db3182654664bc777f975b3c61aedce2ce970809db6877cdde0ef"
+_BUNDLED_SHA256 = "4755241741c22a19a1a0d5ca857a5e38c9e53e5d90a5ba9deae4f28c1e81e7c5"
 
 
 class LoadedNetwork(ViewTimeNetwork):

@@ -9,6 +9,7 @@ import torch
 import page4d
 from page4d.choices import SceneFamily
 from page4d.errors import WeightsError
+from page4d.lab.training.config import TrainConfig
 from page4d.lab.training.validation import (
     MEAN,
     NETWORK,
@@ -49,7 +50,7 @@ def test_a_changed_bit_in_the_bundled_weights_is_noticed(tmp_path, monkeypatch):
     damaged.write_bytes(content)
     for module in (loading, resolve):
         monkeypatch.setattr(module, "BUNDLED_FILE", damaged)
-    with pytest.raises(WeightsError, match=r"mv-demo\.safetensors has sha256 .*, expected d3e80fe90e3d") as caught:
+    with pytest.raises(WeightsError, match=r"mv-demo\.safetensors has sha256 .*, expected 4755241741c2") as caught:
         page4d.load(device="cpu")
     assert "reinstall page4d" in caught.value.hint
 
@@ -72,8 +73,9 @@ def test_the_file_is_small_and_records_its_provenance():
     assert bundled_weights().stat().st_size < 40e6
     assert about.licence == "Apache-2.0"
     assert config.depth == PRESETS["mv-demo"].depth
-    for entry in ("command", "seeds", "samples", "training"):
+    for entry in ("command", "seeds", "samples"):
         assert about.metadata[entry]
+    assert TrainConfig.from_json(about.metadata["training"]).sources
     assert json.loads(about.metadata["curve"])["held_out"]
 
 
