@@ -18,8 +18,8 @@ from page4d.lab.synthetic.rigs import WORLD_DOWN, RigSpec, Vector
 from page4d.lab.synthetic.world import MotionSpec, ObjectSpec, Shape
 from page4d.rig.board import Board, Picture
 
-_SIDE_PX = 64
-"""Pixels of the drawn board per side of a square or marker."""
+_SIDES_PX = range(64, 129)
+"""Pixels of the drawn board per side of a square or marker, of which gaps between markers are whole pixels too."""
 
 _HALF_THICKNESS_M = 0.003
 _SUPERSAMPLE = 4
@@ -83,11 +83,16 @@ class MovingBoard:
     @property
     def _size(self) -> NDArray[np.float64]:
         """Width and height with the margin in metres."""
-        return np.array(self._drawn.shape[::-1]) / _SIDE_PX * self.board.side
+        return np.array(self._drawn.shape[::-1]) / self._side_px * self.board.side
+
+    @cached_property
+    def _side_px(self) -> int:
+        gap = self.board.marker / self.board.side
+        return min(_SIDES_PX, key=lambda side: round(abs(side * gap - round(side * gap)), 6))
 
     @cached_property
     def _drawn(self) -> Picture:
-        return cv2.GaussianBlur(self.board.picture(_SIDE_PX), (0, 0), 0.8).astype(np.uint8)
+        return cv2.GaussianBlur(self.board.picture(self._side_px), (0, 0), 0.8).astype(np.uint8)
 
     def painted(
         self,
@@ -102,7 +107,7 @@ class MovingBoard:
         back = np.linalg.inv(to_camera)
         if back[2, 3] > -_HALF_THICKNESS_M or not bool((objects == number).any()):
             return light
-        scale = self.board.side / _SIDE_PX
+        scale = self.board.side / self._side_px
         corner = -self._size / 2
         on_object = np.array([[scale, 0, corner[0]], [0, scale, corner[1]], [0, 0, -_HALF_THICKNESS_M], [0, 0, 1]])
         plane = camera.intrinsics.numpy() @ to_camera[:3] @ on_object
