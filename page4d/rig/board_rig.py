@@ -51,6 +51,9 @@ the faster it moves. Cameras of four webcams with clocks up to 125 ms apart are 
 10 ms."""
 
 _ITERATIONS, _TOLERANCE = 30, 1e-6
+_LEAST_SCALE_PX, _LEAST_NOISE = 0.05, 0.1
+"""Least scale of the errors of corners, and least noise of corners in units of the scale."""
+
 _BEHIND_PX = 1e4
 _FEW = 8
 """Pictures from which the start value of a lens is sought."""
@@ -226,7 +229,7 @@ class BoardAdjustment(LeastSquares[State]):
         for _ in range(rounds):
             state = self.minimise(state, _TOLERANCE, _ITERATIONS)
             errors = self.scale_px * np.linalg.norm(self.residuals(state), axis=1)
-            self.scale_px = float(np.clip(3 * np.median(errors), 0.15, self.scale_px))
+            self.scale_px = float(np.clip(3 * np.median(errors), _LEAST_SCALE_PX, self.scale_px))
         return state
 
     def moved(self, state: State, change: Float[Array, " F"], blocks: Float[Array, "P 6"]) -> State | None:
@@ -245,10 +248,13 @@ class BoardAdjustment(LeastSquares[State]):
     def deviations(self, state: State) -> tuple[Float[Array, "V L"], Float[Array, " V"]]:
         """Return standard deviations of the lenses and clocks, 0 of those that are not free.
 
-        Errors of one pose of the board may be correlated, as those of clocks are: the larger one of the usual
-        deviation and of one in which every pose counts as one measurement.
+        The noise of corners is that of the residuals. Errors of one pose of the board may be correlated, as those of
+        clocks are: the larger one of the usual deviation and of one in which every pose counts as one measurement.
         """
-        system = Normal(self, state)
+        squared = (self.residuals(state) ** 2).sum(-1)
+        # The median of the sum of two squared standard normal variables is 2 log 2.
+        noise = max(float(np.median(squared)) / (2 * np.log(2)), _LEAST_NOISE**2)
+        system = Normal(self, state, self.weights / (1 + squared) / noise)
         matrix, _, inverse = system.reduced()
         pulls = system.pulls - np.einsum(
             "pbf,pbc,pc->pf", system.coupling, inverse, system.block_gradient, optimize=True
