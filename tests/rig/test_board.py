@@ -17,7 +17,7 @@ from page4d.errors import InputError, Page4DError
 from page4d.formats.calibrations import read_calibration
 from page4d.geometry.distortion import Distortion
 from page4d.rig.board import Board, Pattern, board_of, find_boards
-from page4d.rig.board_rig import TERMS, Sighting, project
+from page4d.rig.board_rig import TERMS, Sighting, board_poses, project
 from page4d.rig.floor import FloorPoints
 from page4d.rig.records import FocalSource, Lens, exp_rotation
 from page4d.run import calibration
@@ -227,6 +227,33 @@ def test_corners_are_found_where_they_are(board) -> None:
         error = np.linalg.norm(corners.pixels - truth[corners.numbers], axis=1)
         assert np.median(error) < (0.1 if board.pattern is Pattern.ARUCO else 0.02)
         assert error.max() < (0.3 if board.pattern is Pattern.ARUCO else 0.1)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("7x5,120mm", 2), ("6x6,120mm", 4), ("5x5,120mm", 2), ("6x4,120mm", 2), ("6x5,120mm", 1)],
+)
+def test_turns_of_a_board_look_the_same_and_each_has_its_pose(text, count) -> None:
+    board = board_of(f"chessboard:{text}")
+    middle, picture = board.points.mean(0), board.picture(2)
+    quarters = []
+    for turn in board.turns:
+        rotation = np.linalg.lstsq(board.points - middle, board.points[turn] - middle, rcond=None)[0][:2, :2].T
+        assert np.abs((board.points - middle)[:, :2] @ rotation.T - (board.points[turn] - middle)[:, :2]).max() < 1e-9
+        assert np.linalg.det(rotation) == pytest.approx(1)
+        quarters.append(round(np.degrees(np.arctan2(rotation[1, 0], rotation[0, 0])) / 90) % 4)
+    same = [k for k in range(4) if np.array_equal(np.rot90(picture, k), picture)]
+    assert sorted(quarters) == same
+    assert len(same) == count
+    lens = np.array(PINHOLE)
+    local = board.points @ (pose := board_pose([0.4, -0.5, 0.3], [0.1, -0.2, 1.5]))[:3, :3].T + pose[:3, 3]
+    pixels = project(LensModel.BROWN_CONRADY, lens, local)[0]
+    own = Sighting(view=0, pose=0, numbers=np.arange(len(pixels)), pixels=pixels)
+    exact = 0
+    for found, numbers in board_poses(board, LensModel.BROWN_CONRADY, lens, own):
+        shown = project(LensModel.BROWN_CONRADY, lens, board.points[numbers] @ found[:3, :3].T + found[:3, 3])[0]
+        exact += np.abs(shown - pixels).max() < 0.1
+    assert exact == count
 
 
 def seen(lens: Lens, local: np.ndarray) -> np.ndarray:
