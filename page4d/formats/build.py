@@ -26,7 +26,7 @@ from page4d.geometry.camera import move_pixel_center
 from page4d.geometry.distortion import Distortion, LensModel
 from page4d.geometry.rotation import matrix_from_rotation_vector, nearest_rotation, rotation_defect
 from page4d.geometry.transforms import rigid
-from page4d.io.input_files import CAMERA_NAME, camera_in_name, natural_key
+from page4d.io.input_files import CAMERA_IN_NAME, CAMERA_NAME, CAMERA_WORD, camera_in_name, natural_key
 
 _MAX_ROTATION_RAD = 4 * math.pi
 """Largest length of a rotation vector; OpenCV's are shorter than half a turn, those of other optimizers vary."""
@@ -223,6 +223,9 @@ _ONE_CAMERA_HINT = "calibrate with one camera per view (COLMAP: --ImageReader.si
 _COLLECTION_FOLDER = re.compile(r"images?(_\d+)?|rgb|input|frames|photos", re.IGNORECASE)
 """Names of folders that contain the images of all views, not of one view."""
 
+_NUMBER = re.compile(r"/[ _.-]+\d{3,}|\d{3,}[ _.-]+/")
+"""Name of a frame whose only camera is replaced by a slash."""
+
 
 @dataclass(frozen=True)
 class ImageName:
@@ -237,8 +240,9 @@ def group_images(names: Sequence[str], *, one_moving_camera: bool = False) -> li
 
     With several folders, each folder is a view, named by the part of its path that differs, unless they are instants
     with images of cameras (`000000/cam01.png`). A single folder is one view, unless its images have the names of
-    several (`cam01_000000.png`), it has a collective name such as `images`, or the names have no folder: then each
-    image is a separate view (`cam01.png`), or with `one_moving_camera` a frame of one camera. A video is a view.
+    several with the same padded numbers (`cam01_000000.png`), it has a collective name such as `images`, or the names
+    have no folder: then each image is a separate view (`cam01.png`), or with `one_moving_camera` a frame of one
+    camera. A video is a view.
     """
     paths = [PurePosixPath(name.replace("\\", "/")) for name in names]
     folders = [tuple(part for part in path.parts[:-1] if part not in ("/", ".")) for path in paths]
@@ -246,18 +250,24 @@ def group_images(names: Sequence[str], *, one_moving_camera: bool = False) -> li
     stems = [path.stem if path.suffix.lower() in suffixes else path.name for path in paths]
     distinct = sorted(set(folders))
     are_videos = all(path.suffix.lower() in _VIDEO_SUFFIXES for path in paths) and len(set(stems)) == len(stems)
+    are_videos = are_videos and not 1 < len(distinct) == len(paths)  # then the folders are the views
     if len(distinct) > 1 and not are_videos:
         view_of = _folder_names(distinct)
-        are_instants = all(re.search(r"\d", view) and not CAMERA_NAME.fullmatch(view) for view in view_of.values())
+        are_instants = all(
+            re.search(r"\d", view) and not re.match(CAMERA_WORD, view, re.IGNORECASE) for view in view_of.values()
+        )
         if are_instants and len(set(stems)) < len(stems) and all(map(CAMERA_NAME.fullmatch, stems)):
             return [ImageName(stem, view_of[folder]) for folder, stem in zip(folders, stems, strict=True)]
         return [
             ImageName(view_of[folder], stem) if folder else ImageName(stem, None)
             for folder, stem in zip(folders, stems, strict=True)
         ]
-    cameras = [camera_in_name(stem) for stem in stems]
-    if 1 < len(set(cameras)) < len(cameras) == len(set(stems)) and None not in cameras:
-        return [ImageName(str(camera), stem) for camera, stem in zip(cameras, stems, strict=True)]
+    cameras = [str(camera_in_name(stem)) for stem in stems]
+    numbers = {CAMERA_IN_NAME.sub("/", stem) for stem in stems}
+    is_grid = min(len({*cameras}), len(numbers)) > 1 and len({*cameras}) * len(numbers) == len(stems) == len({*stems})
+    are_frames = all(map(_NUMBER.fullmatch, numbers)) and min(numbers, default="").lstrip("/ _.-").startswith("0")
+    if is_grid and are_frames and not one_moving_camera:
+        return [ImageName(camera, stem) for camera, stem in zip(cameras, stems, strict=True)]
     name = distinct[0][-1] if distinct and distinct[0] and not are_videos else ""
     if one_moving_camera or (name and not _COLLECTION_FOLDER.fullmatch(name)):
         return [ImageName(name or "camera", stem) for stem in stems]

@@ -181,9 +181,10 @@ def test_nerfstudio_frames_are_merged_into_moving_and_static_views(tmp_path: Pat
 
 
 def test_nerfstudio_frames_with_times_belong_to_one_moving_camera(tmp_path: Path) -> None:
-    frames = [nerf_frame(f"images/{index}.png", shift=index, time=index / 2) for index in range(3)]
+    names = ("left_000", "left_001", "right_000", "right_001")
+    frames = [nerf_frame(f"images/{name}.png", shift=index, time=index / 2) for index, name in enumerate(names)]
     (camera,) = read_calibration(write_transforms(tmp_path, **LENS, frames=frames)).cameras
-    assert (camera.name, camera.frames) == ("images", ("0", "1", "2"))
+    assert (camera.name, camera.frames) == ("images", names)
 
 
 def test_nerfstudio_intrinsics_that_change_within_a_view_are_refused(tmp_path: Path) -> None:
@@ -207,9 +208,20 @@ def test_nerfstudio_intrinsics_that_change_within_a_view_are_refused(tmp_path: P
         (["00/cam1.png", "00/cam2.png", "01/cam1.png"], [("cam1", "00"), ("cam2", "00"), ("cam1", "01")]),
         (["00/x_cam1.png", "01/x_cam1.png"], [("00", "x_cam1"), ("01", "x_cam1")]),
         (
-            ["images/cam1_00.png", "images/cam1_01.png", "images/cam2_00.png"],
-            [("cam1", "cam1_00"), ("cam1", "cam1_01"), ("cam2", "cam2_00")],
+            [f"images/{name}.png" for name in ("cam1_000", "cam1_001", "cam2_000", "cam2_001")],
+            [("cam1", "cam1_000"), ("cam1", "cam1_001"), ("cam2", "cam2_000"), ("cam2", "cam2_001")],
         ),
+        *(
+            ([f"{name}.png" for name in names.split()], [(name, None) for name in names.split()])
+            for names in (
+                "top_1 top_2 side_1 side_2",
+                "left_cam001 left_cam002 right_cam001 right_cam002",
+                "left_100 left_200 right_100 right_200",
+                "cam1_000 cam1_001 cam2_000",
+            )
+        ),
+        (["cam1234/view_1.png", "cam1235/view_1.png"], [("cam1234", "view_1"), ("cam1235", "view_1")]),
+        (["cam1/GH01.mp4", "cam2/GH02.mp4"], [("cam1", "GH01"), ("cam2", "GH02")]),
         (["x/cam1.mp4", "x/cam2.MOV"], [("cam1", None), ("cam2", None)]),
         (["cam1/video.mp4", "cam2/video.mp4"], [("cam1", "video"), ("cam2", "video")]),
         (["a/x/0.png", "b/x/0.png", "0.png"], [("a/x", "0"), ("b/x", "0"), ("0", None)]),
