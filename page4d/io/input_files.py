@@ -22,7 +22,7 @@ CAMERA_NAME = re.compile(
     re.IGNORECASE,
 )
 CAMERA_IN_NAME = re.compile(rf"(?<![^\W_])(?:{CAMERA_NAME.pattern})(?![^\W_])", re.IGNORECASE)
-"""What names call a camera, such as `cam01`, `Camera_A` or `left`."""
+"""Name of a camera within a longer name: `cam01`, `Camera_A` or `left`."""
 
 
 def natural_key(name: str) -> list[tuple[int, int, str]]:

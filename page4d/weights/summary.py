@@ -1,4 +1,4 @@
-"""What is known about weights without fetching them: from the catalogue, the caches, and the headers of files."""
+"""Information about weights without a download: from the catalogue, the caches, and the headers of files."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -16,7 +16,7 @@ from page4d.weights.store import describe_encoder, describe_weights, holds_encod
 
 
 class Presence(StrEnum):
-    """What the caches hold of a public checkpoint."""
+    """State of a public checkpoint in the caches."""
 
     READY = "ready"
     """The converted file."""
@@ -28,7 +28,7 @@ class Presence(StrEnum):
 
 
 def presence(reference: HubReference) -> tuple[Presence, Path | None]:
-    """Return what the caches hold of a checkpoint, and the converted file."""
+    """Return the state of a checkpoint in the caches, and the path of the converted file."""
     pin = read_pin(reference)
     digests = {} if pin is None else pin.digests
     for path, known in () if pin is None else converted_files():
