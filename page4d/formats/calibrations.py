@@ -144,8 +144,8 @@ def _find_in_folder(folder: Path, poses: bool) -> _Found:
         raise _several(folder, lenses, "folders of lenses")
     found: dict[Path, _Found] = {}
     errors: dict[Path, InputError] = {}
-    for of in (files, _documents_below(paths)):
-        for file in of if not found else ():
+    for documents in (files, _documents_below(paths)):
+        for file in documents if not found else ():
             try:
                 found[lens_file(file)] = _find_file(file)
             except InputError as error:

@@ -78,6 +78,8 @@ def table_camera(
             raise InputError("camera_matrix is missing", CORRECTION_HINT)
         numbers = _flat(given, "camera_matrix")
         if len(numbers) in (12, 16):
+            if any(numbers[3:12:4]):
+                raise InputError("the fourth column of camera_matrix is not zero", "name a projection matrix P")
             numbers = [number for row in range(3) for number in numbers[4 * row : 4 * row + 3]]
         is_matrix = isinstance(given, dict) or any(isinstance(row, list) for row in given)
         is_lens = len(numbers) == 4 and not is_matrix
@@ -132,13 +134,15 @@ def _pose(table: Mapping[str, Any], is_transposed: bool = False) -> Tensor | Non
             rotation = _rotation(turn)
             pose = pose_matrix(rotation.T if is_transposed else rotation, place)
         elif _WORLD_TO_CAMERA.fullmatch(key) or _CAMERA_TO_WORLD.fullmatch(key):
-            numbers = torch.tensor(_flat(value, "the pose"), dtype=torch.float64)
-            if numbers.numel() not in (12, 16):
-                raise InputError(f"the pose has {numbers.numel()} numbers, expected 3x4 or 4x4", CORRECTION_HINT)
-            given = numbers.reshape(-1, 4)
-            if given.T[3].tolist() == _LAST_ROW and given[3:].tolist() != [_LAST_ROW]:
-                given = given.T  # by columns, as Open3D writes it
-            if given[3:].tolist() not in ([], [_LAST_ROW]):
+            numbers = _flat(value, "the pose")
+            if len(numbers) not in (12, 16):
+                raise InputError(f"the pose has {len(numbers)} numbers, expected 3x4 or 4x4", CORRECTION_HINT)
+            given = torch.tensor([*numbers, *_LAST_ROW][:16], dtype=torch.float64).reshape(4, 4)
+            last = given.new_tensor(_LAST_ROW)
+            by_rows, by_columns = (bool(((end - last).abs() < 1e-6).all()) for end in (given[3], given[:, 3]))
+            if by_columns and (not by_rows or (is_transposed and len(numbers) == 16)):
+                given = given.T  # as Open3D writes it
+            elif not by_rows:
                 raise InputError("the last row of the pose is not 0 0 0 1", CORRECTION_HINT)
             pose = pose_matrix(given[:3, :3], given[:3, 3].tolist())
         else:

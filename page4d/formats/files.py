@@ -121,10 +121,14 @@ def _rows(text: str) -> list[dict[str, str]]:
     delimiter = max(",;\t", key=lines[0].count)
     try:
         rows = islice(csv.reader(lines, delimiter=delimiter, skipinitialspace=True), MAX_CAMERAS + 2)
-        header, *cells = [row if delimiter == "," else [cell.replace(",", ".") for cell in row] for row in rows]
+        header, *cells = [row if delimiter == "," else [_with_points(cell) for cell in row] for row in rows]
         return [dict(zip(header, row, strict=True)) for row in cells if any(row)]
     except (csv.Error, ValueError):
         raise DocumentError("its rows have different numbers of columns") from None
+
+
+def _with_points(cell: str) -> str:
+    return cell.replace(",", ".") if re.fullmatch(r"[-+\d,eE\s]+", cell) else cell
 
 
 def _labelled(text: str) -> dict[str, Any] | list[dict[str, Any]]:

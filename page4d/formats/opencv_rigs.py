@@ -183,9 +183,8 @@ def read_tables(path: Path, content: dict[str, Any] | list[Any], poses: bool = T
     if poses and len(groups) > 1:  # of MC-Calib
         raise unreadable(path, f"its cameras form {len(groups)} groups without common poses")
     units = {"cm" if {"panel", "node"} <= {*table} else unit_of(table) for table in tables.values()}
-    if poses and len(units) > 1:
-        found = sorted(unit or "an unknown unit" for unit in units)
-        raise InputError(f"{path.name}: its cameras have different units: {listed(found)}", CORRECTION_HINT)
+    if poses and len(stated := sorted(filter(None, units))) > 1:
+        raise InputError(f"{path.name}: its cameras have different units: {listed(stated)}", CORRECTION_HINT)
     unit = units.pop() if len(units) == 1 else None
     cameras = tuple(
         table_camera(path, name, table, poses, METRES[unit] if unit else 1.0)

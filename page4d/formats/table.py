@@ -114,7 +114,7 @@ FORMATS = (
         "OpenCV YAML",
         "opencv_yaml",
         ("*.yml", "*.yaml", "intr[i_]*.json", "extr[i_]*.json", "intr[i_]*.xml", "extr[i_]*.xml"),
-        keys=r"(K|R|Rot|T|world_mat)_.+|.+_Rt|.+_K/(#/#|data)",
+        keys=r"(K|R|Rot|T(?!_BS)|world_mat)_.+|.+_Rt|.+_K/(#/#|data)",
         written=CalibrationFormat.OPENCV,
         suffix=".yml",
     ),

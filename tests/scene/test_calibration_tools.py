@@ -275,6 +275,9 @@ def test_files_of_single_cameras_are_a_calibration(keys: str, tmp_path: Path) ->
         elif not shift:  # OpenPose
             content[turn] = camera.world_to_camera[:3]
         write_storage(path, content)
+    if turn == "T_BS":
+        (tmp_path / "imu0").mkdir()
+        write_storage(tmp_path / "imu0/sensor.yaml", {turn: np.eye(4), "rate_hz": 200})
     calibration = read_calibration(tmp_path)
     assert [camera.name for camera in calibration.cameras] == [camera.name for camera in rig]
     for camera, true in zip(calibration.cameras, rig, strict=True):
@@ -361,8 +364,13 @@ def test_tables_of_cameras_are_read_in_any_arrangement(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=r"rig.json: camera 2: camera_matrix is missing"):
             read_calibration(path)
     path.write_text(json.dumps([named[0] | {"unit": "mm"}, *named[1:]]))
-    with pytest.raises(InputError, match=r"rig.json: its cameras have different units: an unknown unit, mm"):
+    assert read_calibration(path).scale is Scale.ARBITRARY
+    path.write_text(json.dumps([named[0] | {"unit": "mm"}, named[1] | {"unit": "m"}, *named[2:]]))
+    with pytest.raises(InputError, match=r"rig.json: its cameras have different units: m, mm"):
         read_calibration(path)
+    path.with_suffix(".csv").write_text('name;fx;fy;cx;cy\n"hall, left";900,5;900;320;240\n')
+    (lens,) = read_lenses(path.with_suffix(".csv")).cameras
+    assert (lens.name, float(lens.intrinsics[0, 0])) == ("hall, left", 900.5)
     path.write_text(json.dumps({"cam1": {"K": np.eye(3).tolist(), "extrinsic": [1.0] * 9}}))
     with pytest.raises(InputError, match=r"rig.json: camera cam1: the pose has 9 numbers, expected 3x4 or 4x4"):
         read_calibration(path)
@@ -538,6 +546,7 @@ def test_cameras_of_mvsnet_and_common_lenses_are_read(tmp_path: Path) -> None:
         ({"model": "distortion.inverse_brown_conrady"}, "distortion.inverse_brown_conrady is not supported"),
         ({"left": {"K": K.tolist()}, "right": {"K": K.tolist()}}, "it has 2 lenses: left, right"),
         ({"w2c": np.eye(4).tolist()}, "r and w2c state different poses"),
+        ({"K": (K @ np.eye(3, 4, 1)).tolist()}, "the fourth column of camera_matrix is not zero"),
         ({"K": K.T.ravel().tolist()}, "camera_matrix is transposed, but R may not be"),
         ({"R": None, "w2c": np.ones((4, 4)).tolist()}, "the last row of the pose is not 0 0 0 1"),
         ({"convention": "unity"}, "its convention is unity"),
@@ -558,6 +567,18 @@ def test_statements_that_a_camera_contradicts_are_not_ignored(
     zero = table | {"D": [0.0] * 5, "model": "distortion.inverse_brown_conrady"}
     path.write_text(json.dumps({"cam1": zero}))
     assert read_calibration(path).cameras[0].distortion is None
+
+
+@pytest.mark.parametrize(
+    ("last", "shift", "order"),
+    [([1e-17, 0, 0, 0.9999999], 1.0, "C"), ([0, 0, 0, 1], 1.0, "F"), ([0, 0, 0, 1], 0.0, "F")],
+)
+def test_poses_by_rows_or_columns_are_read(last: list[float], shift: float, order: Any, tmp_path: Path) -> None:
+    pose = np.vstack([np.c_[make_rig()[1].rotation, [shift, 0, 0]], last])
+    content = {"K": np.ravel(K, order).tolist(), "w2c": np.ravel(pose, order).tolist()}
+    (tmp_path / "rig.json").write_text(json.dumps({"cam1": content if order == "F" else content | {"K": K.tolist()}}))
+    (camera,) = read_calibration(tmp_path / "rig.json").cameras
+    np.testing.assert_allclose(camera.world_to_camera[:3], pose[:3], atol=1e-12)
 
 
 LENS, PLACED = {"K": K.tolist(), "D": [-0.1, 0.02, 0.0, 0.0, 0.003]}, {"R": np.eye(3).tolist(), "T": [1.0, 0.0, 0.0]}
