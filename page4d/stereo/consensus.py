@@ -238,7 +238,7 @@ def _evidence(
         beyond = distance.clamp_(min=_MIN_DEPTH).log_().sub_(here.log_depth).div_(here.spread)
         support = beyond.square().mul_(-0.5).exp_().mul_(here.support)
         support -= here.violation * (beyond < -_FREE_SPACE)
-        likelihood[part] = support.mul_(visible)
+        likelihood[part] = torch.where(visible & ~support.isnan(), support, 0.0)
     return likelihood.view(len(hypotheses), *log_depth.shape)
 
 

@@ -58,6 +58,7 @@ def surface_evidence(size: tuple[int, int], target: tuple[int, int], count: int)
         torch.rand(4, *target) * (torch.rand(4, *target) > 0.3) + torch.tensor([0.5, 0.01, 0.0, 0.0])[:, None, None]
     )
     depth, rays = 0.8 + 3 * torch.rand(size), camera_rays(own.intrinsics, size)
+    depth[:1, 1:2] = maps[0, 2:5, 1:5] = torch.nan
     return lambda: _evidence(depth.log(), rays, torch.linspace(-0.5, 1.2, count), own, other, _Surface(*maps))
 
 
