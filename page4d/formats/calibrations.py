@@ -55,15 +55,15 @@ def is_calibration_name(path: Path) -> bool:
     return any(fnmatchcase(name, pattern) for row in FORMATS for pattern in row.patterns)
 
 
-def has_other_content(path: Path) -> bool:
-    """Return True for a document that describes no camera, such as a board or settings of a program."""
+def describes_cameras(path: Path) -> bool | None:
+    """Return False for a document without cameras, such as a board or settings of a program, None if undecided."""
     if path.suffix.lower() not in {".toml", ".yml", ".yaml", ".mat", ".npz", ".csv"}:
-        return False
+        return None
     try:
         content = read_document(path)
     except InputError:
-        return False
-    return bool(content) and _recognized(content)[0] is None
+        return None
+    return _recognized(content)[0] is not None if content else None
 
 
 _DOCUMENTS = frozenset({".json", ".xml", ".csv"})

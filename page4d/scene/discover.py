@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from page4d.errors import InputError, Level, Notice, UsageError, counted, listed, unknown_name
-from page4d.formats.calibrations import has_other_content, is_calibration_name
+from page4d.formats.calibrations import describes_cameras, is_calibration_name
 from page4d.formats.files import partner_of
 from page4d.io.atomic import real_path
 from page4d.io.input_files import CAMERA_NAME, composed, missing_path_hint, natural_key
@@ -101,7 +101,7 @@ def discover(folder: Path, calibration: Path | None = None, sync: str = "") -> D
             f"'{folder}' is a file", f"give the folder that contains the videos, for example '{folder.parent}'"
         )
     try:
-        entries = _entries(folder, calibration, Path(sync))
+        entries = _entries(folder, calibration, Path(sync) if sync else None)
         candidates, left, instants = _views(folder, entries)
     except PermissionError as error:
         raise InputError(
@@ -126,13 +126,14 @@ class _Entries:
     sync_file: Path | None
 
 
-def _entries(folder: Path, calibration: Path | None, sync: Path) -> _Entries:
+def _entries(folder: Path, calibration: Path | None, sync: Path | None) -> _Entries:
     """Sort the entries of a folder by what they are; `calibration` and `sync` are in use."""
     recordings: list[Candidate] = []
     folders: list[Path] = []
     ignored: dict[Notice, list[str]] = defaultdict(list)
     sync_file = None
-    used = {real_path(path) for path in (sync, *([calibration, partner_of(calibration)] if calibration else []))}
+    in_use = (sync, calibration, calibration and partner_of(calibration))
+    used = {real_path(path) for path in in_use if path}
     for entry in sorted(folder.iterdir(), key=lambda path: natural_key(path.name)):
         if entry.name.lower() in _SYNC_FILES:
             if sync_file is None:
@@ -284,12 +285,13 @@ def _reason_to_ignore(entry: Path, calibration: Path | None) -> Notice | None:
         return Notice("hidden", Level.INFO)
     if entry.is_dir():
         return Notice(RESERVED_FOLDERS[name], Level.INFO) if name in RESERVED_FOLDERS else None
-    if _CLOCKS.fullmatch(name):
+    has_cameras = describes_cameras(entry) if is_calibration_name(entry) else False
+    if _CLOCKS.fullmatch(name) and not has_cameras:
         return _MAY_BE_CLOCKS
     if is_calibration_name(entry):
         if calibration is not None:
             return Notice("another calibration is used", Level.INFO)
-        if has_other_content(entry):
+        if has_cameras is False:
             return Notice("no camera of a supported format in it", Level.INFO)
         return Notice("possibly a calibration; pass ⟨calibration=FILE⟩ to use it")
     if entry.suffix.lower() in VIDEO_SUFFIXES:

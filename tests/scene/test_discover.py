@@ -73,13 +73,18 @@ def test_other_entries_are_ignored_with_a_reason(tmp_path):
         ("Config.toml", '[project]\nframe_rate = "auto"\n[calibration]\ncalibration_type = "convert"\n', Level.INFO),
         ("aprilgrid.yaml", "target_type: aprilgrid\ntagCols: 6\ntagSize: 0.088\n", Level.INFO),
         ("rig.toml", "[cam1]\nmatrix = [[1, 0, 0], [0, 1, 0], [0, 0, 1]]\n", Level.WARNING),
+        ("offset_cams.toml", "[cam1]\nmatrix = [[1, 0, 0], [0, 1, 0], [0, 0, 1]]\n", Level.WARNING),
         ("cut.toml", "[cam1\n", Level.WARNING),
     ],
 )
-def test_documents_without_a_camera_are_not_taken_for_calibrations(tmp_path, name: str, content: str, level: Level):
+def test_documents_without_a_camera_are_not_taken_for_calibrations(
+    tmp_path, monkeypatch, name: str, content: str, level: Level
+):
     touch(tmp_path, "cam1.mp4")
     (tmp_path / name).write_text(content)
-    assert list(ignored(tmp_path).values()) == [level]
+    monkeypatch.chdir(tmp_path)
+    ((text, found),) = ignored(tmp_path).items()
+    assert (found, "possibly a calibration" in text) == (level, level is Level.WARNING)
 
 
 def test_one_of_two_sync_files_is_used_and_reported(tmp_path):
@@ -256,7 +261,11 @@ def test_the_result_of_a_run_is_no_scene(tmp_path):
 @pytest.mark.parametrize(
     ("files", "level", "found"),
     [
-        ("@eaDir/0.jpg lost+found/0.png", Level.INFO, ["@eaDir, lost+found: a folder of the operating system"]),
+        (
+            "@eaDir/0.jpg lost+found/0.png __MACOSX/0.png $RECYCLE.BIN/0.png",
+            Level.INFO,
+            ["$RECYCLE.BIN, @eaDir, __MACOSX, lost+found: a folder of the operating system"],
+        ),
         (
             "a/0.HEIC a/1.HEIC",
             Level.WARNING,
