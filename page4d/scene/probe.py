@@ -88,9 +88,9 @@ def _content_notices(name: str, frame: Any, stream: Any) -> list[Notice]:
     return notices
 
 
-def _stream_notice(path: Path, container: Any) -> list[Notice]:
+def _stream_notice(path: Path, container: Any, is_footage: bool) -> list[Notice]:
     """Return a notice if a file has more than one video stream."""
-    contexts = [stream.codec_context for stream in video_streams(container)]
+    contexts = [stream.codec_context for stream in video_streams(container, is_footage=is_footage)]
     if len(contexts) < 2:
         return []
     # PyAV has no context for unknown codecs.
@@ -125,11 +125,11 @@ def probe_video(
     check_regular_file(path)
     name, label = name or path.stem, label or path.name
     with open_container(path) as container:
-        stream = video_stream(container, path)
+        stream = video_stream(container, path, is_footage=is_footage)
         context, is_avi = stream.codec_context, container.format.name == "avi"
         check_pixels(path.name, context.width, context.height, max_megapixels)
         shown, ends_early = _shown_packets(path, container, stream)
-        first, is_clean = first_frame(path)
+        first, is_clean = first_frame(path, is_footage=is_footage)
         if (ends_early and not allow_damaged) or not shown:
             raise damage_error(path)
         check_side_data(path.name, first)
@@ -144,7 +144,7 @@ def probe_video(
             height, width = orientation.size(small)
             stored = first.reformat(width=width, height=height, format="gray", interpolation=Interpolation.AREA)
             check_halves(label, orientation.apply(stored.to_ndarray()))
-        notices = [*aspect_notices, *turn_notices, *_stream_notice(path, container)]
+        notices = [*aspect_notices, *turn_notices, *_stream_notice(path, container, is_footage)]
         notices += _content_notices(name, first, stream)
         if first.format.name.startswith("gray") and is_mosaic(first.reformat(format="gray16le").to_ndarray()):
             notices.append(Notice(f"{name}: {MOSAIC}"))
@@ -183,6 +183,7 @@ def probe_video(
             key_pts=np.array(key_pts, dtype=np.int64),
             is_timed=is_timed,
             starts_late=num_early > 0,
+            is_footage=is_footage,
             orientation=orientation,
             bit_depth=first.format.components[0].bits,
             has_audio=bool(container.streams.audio),

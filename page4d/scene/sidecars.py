@@ -33,9 +33,13 @@ _DEPTH_HINT = (
     "in MKV"
 )
 _DISPARITY = re.compile(r"(?<![a-z])(disp(arit(y|ies))?|inv(erse)?[ _-]?depths?)(?![a-z])", re.IGNORECASE)
+_DEPTH = re.compile(r"(?<![a-z])depths?(?![a-z])", re.IGNORECASE)
 
 _SAME_LENGTH = 0.02
 """By how much the relative difference of lengths may exceed that of numbers of frames."""
+
+_FEW_FRAMES = 3
+"""Number of frames that a program may drop or add, in addition to `_SAME_LENGTH`; others are of another recording."""
 
 _ONE_KIND = "convert them to one kind: float in metres, or 16-bit levels"
 _SUFFIXES = {MASKS: IMAGE_SUFFIXES, DEPTH_MAPS: IMAGE_SUFFIXES | DEPTH_SUFFIXES}
@@ -98,10 +102,14 @@ def _find_sidecar(kind: str, folder: Path, view: View, max_megapixels: float) ->
     if found is None:
         return None
     path, files = found.path, found.files
-    place = f"{folder.name}/{found.label}{files[0].name if files else ''}"
-    if kind == DEPTH_MAPS and _DISPARITY.search(place):
+    place = found.label + (files[0].name if files else "")
+    without_view = re.sub(rf"(?<![a-z]){re.escape(view.name)}(?![a-z])", "", place, flags=re.IGNORECASE)
+    parts = (folder.name, *without_view.split("/"))
+    if kind == DEPTH_MAPS and any(
+        _DISPARITY.search(one) and not _DEPTH.search(_DISPARITY.sub("", one)) for one in parts
+    ):
         raise InputError(
-            f"'{place}' is named as disparity or inverse depth",
+            f"'{folder.name}/{place}' is named as disparity or inverse depth",
             "give depth, such as focal length * baseline / disparity",
         )
     if {file.resolve() for file in files_of(view.source)} & {file.resolve() for file in files or (path,)}:
@@ -196,7 +204,7 @@ def _check_depth_image(name: str, header: ImageHeader) -> None:
 
 def _check_depth_video(path: Path) -> None:
     with open_container(path) as container:
-        context = video_stream(container, path).codec_context
+        context = video_stream(container, path, is_footage=False).codec_context
         if context.pix_fmt not in _DEPTH_LAYOUTS:
             raise InputError(f"{path.name} has {context.pix_fmt} pixels, which are not measured depth", _DEPTH_HINT)
         if context.codec.lossy or not context.codec.lossless:
@@ -211,7 +219,8 @@ def _pair_video(kind: str, video: FrameSource, view: View) -> tuple[int, ...]:
     )
     if number == own_number:
         return tuple(view.indices)
-    if abs(number / own_number - 1) + _SAME_LENGTH < abs(length / max(own_length, 1e-9) - 1):
+    is_near = min(number, own_number) > 1 and abs(number - own_number) <= _FEW_FRAMES + _SAME_LENGTH * own_number
+    if is_near and abs(number / own_number - 1) + _SAME_LENGTH < abs(length / own_length - 1):
         found = f"{number} frames in {length:.3g} s, {view.name} {own_number} in {own_length:.3g} s"
         raise InputError(
             f"{kind}: {video.label} has {found}", "write it with the frames, or with the rate, of the view"

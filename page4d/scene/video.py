@@ -301,20 +301,20 @@ def _describe_content(path: Path) -> str:
     return "is not a video (unknown file format)"
 
 
-def video_streams(container: Any) -> list[Any]:
-    """Return the streams that are footage, those in colour first: gray ones next to them are depth and infrared."""
+def video_streams(container: Any, *, is_footage: bool) -> list[Any]:
+    """Return the streams without covers: in colour first for footage, in gray first for masks and depth maps."""
     streams = [stream for stream in container.streams.video if not stream.disposition & _NOT_FOOTAGE]
     formats = {stream.index: getattr(stream.codec_context, "pix_fmt", None) or "" for stream in streams}
-    return sorted(streams, key=lambda stream: formats[stream.index].startswith("gray"))
+    return sorted(streams, key=lambda stream: formats[stream.index].startswith("gray") == is_footage)
 
 
-def video_stream(container: Any, path: Path) -> Any:
+def video_stream(container: Any, path: Path, *, is_footage: bool = True) -> Any:
     """Return the first video stream, ready to be decoded.
 
     Raises:
         InputError: if there is none or its codec is not supported.
     """
-    streams = video_streams(container)
+    streams = video_streams(container, is_footage=is_footage)
     if not streams or streams[0].codec_context is None:
         stated = stated_size(path, container.format.name)
         if stated is not None and stated > path.stat().st_size:
@@ -354,7 +354,7 @@ def decode_stream(container: Any, stream: Any) -> Iterator[tuple[int, Any, bool]
             position += 1
 
 
-def first_frame(path: Path) -> tuple[Any, bool]:
+def first_frame(path: Path, *, is_footage: bool = True) -> tuple[Any, bool]:
     """Decode the first frame; return it, and whether no packet from the first key frame on was damaged.
 
     Raises:
@@ -362,7 +362,7 @@ def first_frame(path: Path) -> tuple[Any, bool]:
     """
     is_clean, has_key = True, False
     with open_container(path) as container:
-        stream = video_stream(container, path)
+        stream = video_stream(container, path, is_footage=is_footage)
         stream.thread_type = "SLICE"  # decoding of several frames at once would delay errors
         for packet in container.demux(stream):
             has_key |= packet.is_keyframe
@@ -485,7 +485,7 @@ class VideoSource:
     time stamps of the usable frames in units of the stream's time base; None if the stream has none and frames are
     found by counting. `positions` are the usable frames' positions in the file. `is_timed` is False if the frame rate
     is assumed. `key_pts` are the time stamps of key frames, `start_s` that of time 0 in seconds. `starts_late` is
-    True if frames before the first key frame are left out.
+    True if frames before the first key frame are left out, `is_footage` False for masks and depth maps.
     """
 
     path: Path
@@ -504,6 +504,7 @@ class VideoSource:
     start_s: float = 0.0
     starts_late: bool = False
     tolerates_damage: bool = False
+    is_footage: bool = True
     notices: tuple[Notice, ...] = ()
 
     @contextmanager
@@ -523,7 +524,7 @@ class VideoReader:
     def __init__(self, source: VideoSource, container: Any, size: tuple[int, int]) -> None:
         self._source = source
         self._size = size
-        self._stream = video_stream(container, source.path)
+        self._stream = video_stream(container, source.path, is_footage=source.is_footage)
         self._container = container
         self._reformatter = VideoReformatter()  # prepared once, not for every frame
         self._frames: Iterator[tuple[int, Any]] | None = None

@@ -115,9 +115,16 @@ def test_measured_depth_is_exact(rig: Path, tmp_path):
         columns = ((np.arange(width) + 0.5) * 64 / width + side).astype(int)
         fits |= small[0, 0, 1].numpy() == (depth[0][rows][:, columns] / 4000).astype(np.float32)
     assert fits.all()
-    (tmp_path / "d").rename(tmp_path / "disp")
-    with pytest.raises(InputError, match=r"'disp/a/0000\.png' is named as disparity or inverse depth"):
-        open_scene(rig, depth=tmp_path / "disp")
+    (rig / "a.mp4").rename(rig / "disp.mp4")
+    (tmp_path / "d" / "a").rename(tmp_path / "d" / "disp")
+    folder = tmp_path / "d"
+    for name in ("d", "depth_from_disparity", "disparity_to_depth", "disp_depth"):
+        folder = folder.rename(tmp_path / name)
+        open_scene(rig, depth=folder)
+    for name in ("disp", "inverse_depth"):
+        folder = folder.rename(tmp_path / name)
+        with pytest.raises(InputError, match=rf"'{name}/b/0000\.png' is named as disparity or inverse depth"):
+            open_scene(rig, depth=folder, views=("b",))
 
 
 def test_depth_of_another_resolution_is_aligned_with_the_image(rig: Path, tmp_path):
@@ -157,6 +164,9 @@ def test_sidecars_that_do_not_match_their_view_are_refused(rig: Path, tmp_path):
     with pytest.raises(UsageError, match=r"no masks in .* for a, b"):
         open_scene(rig, masks=tmp_path / "m")
     write_video(tmp_path / "m" / "a.mp4", counter_clip(range(6)))
+    for count in (2, 24):
+        write_video(tmp_path / "m" / "b.mp4", counter_clip(range(count)), rate=15)
+        open_scene(rig, masks=tmp_path / "m", views=("b",), frames=(0, 1))
     write_video(tmp_path / "m" / "b.mp4", counter_clip(range(11)), rate=15)
     with pytest.raises(InputError, match=r"masks: b\.mp4 has 11 frames in 0\.733 s, b 12 in 0\.4 s"):
         open_scene(rig, masks=tmp_path / "m", views=("b",))

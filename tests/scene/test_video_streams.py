@@ -76,9 +76,14 @@ def test_the_stream_in_use_is_named_if_there_are_several(tmp_path: Path):
         source = probe(path)
         assert first_counter(source) == 9
         assert texts(source) == [f"rig.{suffix} has 2 video streams (h264 64x48, mpeg4 64x48); the first is used"]
-    source = probe(write_streams(tmp_path / "depth.mkv", [("ffv1", 5, None), ("libx264", 9, None)]))
-    assert (source.codec, first_counter(source)) == ("h264", 9)
-    assert texts(source) == ["depth.mkv has 2 video streams (h264 64x48, ffv1 64x48); the first is used"]
+    streams: list[tuple[str, int, Disposition | None]] = [("ffv1", 5, None), ("libx264", 9, None)]
+    for is_footage, used in ((True, ("h264", 9)), (False, ("ffv1", 5))):
+        for each in (streams, streams[::-1]):
+            path = write_streams(tmp_path / "depth.mkv", each)
+            source = probe_video(path, max_megapixels=64, is_footage=is_footage)
+            assert (source.codec, first_counter(source)) == used
+            (text,) = texts(source)
+            assert text.startswith(f"depth.mkv has 2 video streams ({used[0]} 64x48, ")
 
 
 @pytest.mark.parametrize(
