@@ -132,6 +132,12 @@ class PairCurve:
         first, second = (PairEvidence(views=self.views, values=values) for values in of_all)
         return first, second
 
+    def beyond(self) -> float:
+        """Return the best coarse score of offsets that are larger than those of the search."""
+        last = max((int(one.instants[-1]) for people in self._people for one in people), default=0)
+        larger = range((self.max_offset // self.step + 1) * self.step, last - MIN_COMMON + 1, self.step)
+        return max((self.score(sign * offset) for offset in larger for sign in (-1, 1)), default=0.0)
+
     def fine_score(self, offset: int) -> float:
         """Return the score of an offset from all common instants, 0 beyond the largest one."""
         if offset not in self._fine:
@@ -369,7 +375,7 @@ def _check_scores(
     ahead: Offsets,
     reach: Offsets,
 ) -> None:
-    """Refuse low scores of a view in its best pair."""
+    """Refuse low scores of a view in its best pair, and starts that may be further apart than is searched."""
     evident = [pair.at(np.array([curve.offset(ahead)]))[0] for curve, pair in zip(curves, evidence, strict=True)]
     best = {}
     for view, name in enumerate(names):
@@ -381,6 +387,8 @@ def _check_scores(
         if score < MIN_PEAK or not is_sure:
             needed = f"need {WEAK_PEAK}, or {MIN_PEAK} from {MIN_WEAK_COMMON}"
             raise undetermined(_WHAT, [name], f"no clear offset (score {score:.2f} from {common} frames, {needed})")
+        if abs(offset) > curve.max_offset - curve.step or curve.beyond() > score:
+            raise undetermined(_WHAT, [name], f"the starts may be more than {curve.max_offset} frames apart")
 
 
 _COMMON_ERROR, _SHARE_OF_REACH = 0.5, 0.25

@@ -47,6 +47,15 @@ def test_motion_that_repeats_is_ambiguous(num_instants: int) -> None:
         estimate_clocks(("cam01", "cam02"), people, [camera.lens for camera in cameras])
 
 
+@pytest.mark.parametrize(("seed", "ahead"), [(7, 50), (0, 46)], ids=["beyond", "edge"])
+def test_starts_further_apart_than_is_searched_are_refused(seed: int, ahead: int) -> None:
+    rng, step_s = np.random.default_rng(seed), FRAME_S / 2
+    cameras = ring(2, rng)
+    people = observe(cameras, [Walk.random(rng)], rng, num_instants=90, step_s=step_s, delays=(0.0, -ahead * step_s))
+    with pytest.raises(InputError, match=r"cam02: the starts may be more than 45 frames apart"):
+        estimate_clocks(("cam01", "cam02"), people, [camera.lens for camera in cameras])
+
+
 @pytest.mark.parametrize("delay", [0.0, 0.4, 1.0, -2.0])
 def test_views_that_lag_by_an_instant_or_more_are_late(delay: float) -> None:
     rig = film_people(Filming(num_instants=40, noise_px=2.0, delays=(0.0, delay, 0.0)))
