@@ -57,8 +57,10 @@ _REACH_PX, _BAND_PX, _LEAST_BAND_PX = 10, 4.0, 0.8
 _CLEAR_PX, _ENDS_PX = 2.0, 3.0
 """Distance of these bands from a marker, and of their ends from the next corner."""
 
-_ROUNDS, _SETTLED_PX = 10, 0.01
-_ROUND = 0.02
+_MAX_STEPS, _SETTLED_PX = 10, 0.01
+"""Steps of the refinement, and change at which it ends; a corner that changes five times as much then is none."""
+
+_MIN_ROUNDNESS = 0.02
 """Determinant of the structure tensor per squared trace, below which there is no corner; 0.25 is the most."""
 
 _RADIANCE = (np.linspace(0, 1, 256) ** 2.2).astype(np.float32)
@@ -500,15 +502,48 @@ def _checked(board: Board, picture: Picture, numbers: _Indices, pixels: Array) -
         return None
     kept = inside.ravel() > 0
     numbers, pixels, points = numbers[kept], pixels[kept], points[kept]
-    pixels, kept = _refined(board, picture, numbers, pixels, np.asarray(plane, np.float64))
+    pixels, kept = _refined(_Bands.of(board, numbers, np.asarray(plane, np.float64)), picture, pixels)
     numbers, pixels, points = numbers[kept], pixels[kept], points[kept]
     if len(numbers) < MIN_CORNERS or np.linalg.svd(points - points.mean(0))[1][1] < board.side / 2:
         return None
     return Corners(numbers=numbers, pixels=pixels, sharpness=_sharpness(picture, pixels))
 
 
+@dataclass(frozen=True)
+class _Bands:
+    """Two bands along the edges of each of n corners, within which its window is; lengths in pixels."""
+
+    across: Float[NDArray[np.float32], "n 2 2"]
+    """Unit vectors across the edges, as columns; away from the corner along the other one."""
+
+    half_width: Float[Array, "n 1 2"]
+    begin: Float[Array, "n 1 2"]
+    end: Float[Array, "n 1 2"]
+
+    @classmethod
+    def of(cls, board: Board, numbers: _Indices, plane: Float[Array, "3 3"]) -> "_Bands":
+        """Return the bands of corners of a board in a picture, to which a homography maps it."""
+        points, steps = board.points[numbers, :2], board.side / 2 * np.array([[1, 0], [-1, 0], [0, 1], [0, -1]])
+        moved = cv2.perspectiveTransform((points[:, None] + steps).reshape(1, -1, 2), plane).reshape(-1, 2, 2, 2)
+        to_board = np.linalg.pinv(np.swapaxes(moved[:, :, 0] - moved[:, :, 1], 1, 2) / board.side)
+        side = board.side / np.linalg.norm(to_board, axis=2, keepdims=True)  # in pixels across the edges
+        across = (to_board * side / board.side * board.inward[numbers, :, None]).astype(np.float32)
+        width = np.clip(side * board.clear / board.side - _CLEAR_PX, _LEAST_BAND_PX, _BAND_PX).swapaxes(1, 2)
+        end = np.maximum(side - _ENDS_PX, 2).swapaxes(1, 2)
+        begin = np.full_like(end, _ENDS_PX - 0.5) if board.pattern is Pattern.ARUCO else -end
+        return cls(across.swapaxes(1, 2), width, begin, end)
+
+    def weights(self, offset: Float[Array, "n p 2"]) -> Float[Array, "n p"]:
+        """Return the weights of pixels at offsets from the corners."""
+        distance = offset @ self.across
+        within = np.clip(self.half_width - np.abs(distance) + 0.5, 0, 1)
+        along = np.clip(self.end - distance + 0.5, 0, 1) * np.clip(distance - self.begin + 0.5, 0, 1)
+        weight = np.maximum(within[..., 0] * along[..., 1], within[..., 1] * along[..., 0])
+        return np.asarray(weight * np.clip((_REACH_PX - np.linalg.norm(offset, axis=-1)) / 2, 0, 1))
+
+
 def _refined(
-    board: Board, picture: Picture, numbers: _Indices, pixels: Float[Array, "n 2"], plane: Float[Array, "3 3"]
+    bands: _Bands, picture: Picture, pixels: Float[Array, "n 2"]
 ) -> tuple[Float[Array, "n 2"], Bool[NDArray[np.bool_], " n"]]:
     """Move corners to where their edges meet, and return which of them are corners.
 
@@ -519,35 +554,22 @@ def _refined(
     Source: Förstner & Gülch, "A fast operator for detection and precise location of distinct points, corners and
     centres of circular features", 1987.
     """
-    points, steps = board.points[numbers, :2], board.side / 2 * np.array([[1, 0], [-1, 0], [0, 1], [0, -1]])
-    moved = cv2.perspectiveTransform((points[:, None] + steps).reshape(1, -1, 2), plane).reshape(-1, 2, 2, 2)
-    to_board = np.linalg.pinv(np.swapaxes(moved[:, :, 0] - moved[:, :, 1], 1, 2) / board.side)
-    side = board.side / np.linalg.norm(to_board, axis=2, keepdims=True)  # in pixels across the edges
-    across = (to_board * side / board.side * board.inward[numbers, :, None]).astype(np.float32)
-    band = np.clip(side * board.clear / board.side - _CLEAR_PX, _LEAST_BAND_PX, _BAND_PX).swapaxes(1, 2)
-    end = np.maximum(side - _ENDS_PX, 2).swapaxes(1, 2)
-    begin = np.full_like(end, _ENDS_PX - 0.5) if board.pattern is Pattern.ARUCO else -end
     radiance = cv2.LUT(picture, _RADIANCE)
     slope_x, slope_y = (cv2.Scharr(radiance, cv2.CV_32F, *order) for order in ((1, 0), (0, 1)))
     y, x = (grid.ravel() - _REACH_PX for grid in np.indices((2 * _REACH_PX + 1,) * 2))
     last = np.array(picture.shape[::-1]) - 1
     center, change = pixels - PIXEL_CENTER, np.zeros_like(pixels)
     is_corner = np.ones(len(pixels), bool)
-    for _ in range(_ROUNDS):
+    for _ in range(_MAX_STEPS):
         nearest = np.clip(np.rint(center), 0, last).astype(int)
         column, row = nearest[:, :1] + x, nearest[:, 1:] + y
         is_inside = (column >= 0) & (column <= last[0]) & (row >= 0) & (row <= last[1])
         column, row = np.clip(column, 0, last[0]), np.clip(row, 0, last[1])
         offset = np.stack([x, y], -1) - (center - nearest)[:, None].astype(np.float32)
-        distance = offset @ across.swapaxes(1, 2)
-        within = np.clip(band - np.abs(distance) + 0.5, 0, 1)
-        along = np.clip(end - distance + 0.5, 0, 1) * np.clip(distance - begin + 0.5, 0, 1)
-        weight = np.maximum(within[..., 0] * along[..., 1], within[..., 1] * along[..., 0]) * is_inside
-        weight *= np.clip((_REACH_PX - np.linalg.norm(offset, axis=-1)) / 2, 0, 1)
         slope = np.stack([slope_x[row, column], slope_y[row, column]], -1)
-        weighted = (slope * weight[..., None]).swapaxes(1, 2)
+        weighted = (slope * (bands.weights(offset) * is_inside)[..., None]).swapaxes(1, 2)
         matrix, right = weighted @ slope, weighted @ (slope * offset).sum(-1, keepdims=True)
-        is_corner = np.linalg.det(matrix) > _ROUND * np.trace(matrix, axis1=1, axis2=2) ** 2
+        is_corner = np.linalg.det(matrix) > _MIN_ROUNDNESS * np.trace(matrix, axis1=1, axis2=2) ** 2
         change[:] = 0
         change[is_corner] = np.clip(np.linalg.solve(matrix[is_corner], right[is_corner])[..., 0], -2, 2)
         center = center + change
