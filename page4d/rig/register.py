@@ -98,7 +98,8 @@ def _note_clocks(rig: Assembly, evidence: PixelEvidence) -> None:
     pairs = [one.views for one in rig.accepted() if one.evidence is Evidence.PEOPLE and placed >= {*one.views}]
     found = late_views(rig.people, rig.lenses, pairs, instants // step)
     interval_s = step * float(np.median(np.diff(evidence.scene.times)))
-    for view, apart in list(found.items())[-1 if len(placed) == 2 else 0 :]:  # of two views either may be late
+    late = list(found.items())
+    for view, apart in late[-1:] if len(placed) == 2 else late:  # of two views either may be late
         text = f"people in {rig.names[view]} fit the other views {abs(apart) * interval_s:.2f} s"
         later = "later" if apart > 0 else "earlier"
         rig.notes.append(f"{text} {later}: cameras may be degrees wrong (⟨sync=people⟩ or ⟨sync=FILE⟩)")
