@@ -26,8 +26,8 @@ from page4d.formats.files import read_arrays, read_document
 from page4d.formats.maps import STILL_LEVEL, read_png
 from page4d.geometry.camera import project
 from page4d.io.documents import DocumentError, parse_json, read_text
+from page4d.io.input_files import VIDEO_SUFFIXES
 from page4d.output.reader import Output, open_output
-from page4d.scene.video import VIDEO_SUFFIXES
 
 CAMERAS = "cameras.json"
 _CAPTURE = "capture.json"

@@ -6,7 +6,7 @@ views and frames, and `join_images` makes one camera of the images of a view.
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import PurePosixPath
@@ -26,7 +26,14 @@ from page4d.geometry.camera import move_pixel_center
 from page4d.geometry.distortion import Distortion, LensModel
 from page4d.geometry.rotation import matrix_from_rotation_vector, nearest_rotation, rotation_defect
 from page4d.geometry.transforms import rigid
-from page4d.io.input_files import CAMERA_IN_NAME, CAMERA_NAME, CAMERA_WORD, camera_in_name, natural_key
+from page4d.io.input_files import (
+    CAMERA_IN_NAME,
+    CAMERA_NAME,
+    CAMERA_WORD,
+    VIDEO_SUFFIXES,
+    camera_in_name,
+    natural_key,
+)
 
 _MAX_ROTATION_RAD = 4 * math.pi
 """Largest length of a rotation vector; OpenCV's are shorter than half a turn, those of other optimizers vary."""
@@ -210,8 +217,6 @@ def pose_matrix(rotation: Float[Tensor, "*F 3 3"], translation: Sequence[float])
 
 _IMAGE_SUFFIXES = frozenset(".png .jpg .jpeg .webp .bmp .tif .tiff .exr .heic .heif .gif .ppm .pgm".split())
 
-_VIDEO_SUFFIXES = frozenset(".mp4 .mov .mkv .avi .webm .m4v".split())
-
 _EXACT = 4e-15
 """Defect of a rotation that is rounded to double precision."""
 
@@ -246,32 +251,42 @@ def group_images(names: Sequence[str], *, one_moving_camera: bool = False) -> li
     """
     paths = [PurePosixPath(name.replace("\\", "/")) for name in names]
     folders = [tuple(part for part in path.parts[:-1] if part not in ("/", ".")) for path in paths]
-    suffixes = _IMAGE_SUFFIXES | _VIDEO_SUFFIXES
+    suffixes = _IMAGE_SUFFIXES | VIDEO_SUFFIXES
     stems = [path.stem if path.suffix.lower() in suffixes else path.name for path in paths]
     distinct = sorted(set(folders))
-    are_videos = all(path.suffix.lower() in _VIDEO_SUFFIXES for path in paths) and len(set(stems)) == len(stems)
-    are_videos = are_videos and not 1 < len(distinct) == len(paths)  # then the folders are the views
+    are_videos = all(path.suffix.lower() in VIDEO_SUFFIXES - _IMAGE_SUFFIXES for path in paths)
+    # With one video in each of several folders, the folders are the views.
+    are_videos = are_videos and len(set(stems)) == len(stems) and not 1 < len(distinct) == len(paths)
     if len(distinct) > 1 and not are_videos:
         view_of = _folder_names(distinct)
-        are_instants = all(
-            re.search(r"\d", view) and not re.match(CAMERA_WORD, view, re.IGNORECASE) for view in view_of.values()
-        )
-        if are_instants and len(set(stems)) < len(stems) and all(map(CAMERA_NAME.fullmatch, stems)):
+        if _are_instants(view_of.values(), stems):
             return [ImageName(stem, view_of[folder]) for folder, stem in zip(folders, stems, strict=True)]
         return [
             ImageName(view_of[folder], stem) if folder else ImageName(stem, None)
             for folder, stem in zip(folders, stems, strict=True)
         ]
-    cameras = [str(camera_in_name(stem)) for stem in stems]
-    numbers = {CAMERA_IN_NAME.sub("/", stem) for stem in stems}
-    is_grid = min(len({*cameras}), len(numbers)) > 1 and len({*cameras}) * len(numbers) == len(stems) == len({*stems})
-    are_frames = all(map(_NUMBER.fullmatch, numbers)) and min(numbers, default="").lstrip("/ _.-").startswith("0")
-    if is_grid and are_frames and not one_moving_camera:
-        return [ImageName(camera, stem) for camera, stem in zip(cameras, stems, strict=True)]
+    if _are_frames_of_cameras(stems) and not one_moving_camera:
+        return [ImageName(str(camera_in_name(stem)), stem) for stem in stems]
     name = distinct[0][-1] if distinct and distinct[0] and not are_videos else ""
     if one_moving_camera or (name and not _COLLECTION_FOLDER.fullmatch(name)):
         return [ImageName(name or "camera", stem) for stem in stems]
     return [ImageName(stem, None) for stem in stems]
+
+
+def _are_instants(folders: Collection[str], stems: Sequence[str]) -> bool:
+    """Return whether folders are numbered instants with images named after cameras, as in `000000/cam01.png`."""
+    are_cameras = all(map(CAMERA_NAME.fullmatch, stems)) and len(set(stems)) < len(stems)
+    return are_cameras and all(
+        re.search(r"\d", folder) and not re.match(CAMERA_WORD, folder, re.IGNORECASE) for folder in folders
+    )
+
+
+def _are_frames_of_cameras(stems: Sequence[str]) -> bool:
+    """Return whether names are those of several cameras at the same padded numbers, as in `cam01_000000`."""
+    cameras = {camera_in_name(stem) for stem in stems}
+    numbers = {CAMERA_IN_NAME.sub("/", stem) for stem in stems}
+    is_grid = min(len(cameras), len(numbers)) > 1 and len(cameras) * len(numbers) == len(stems) == len({*stems})
+    return is_grid and all(map(_NUMBER.fullmatch, numbers)) and min(numbers).lstrip("/ _.-").startswith("0")
 
 
 def _folder_names(folders: list[tuple[str, ...]]) -> dict[tuple[str, ...], str]:

@@ -16,6 +16,12 @@ DEFAULT_MAX_MEGAPIXELS = 64.0
 RESTORE = "restore it, and continue with ⟨existing=resume⟩"
 """Hint for an input file that changed during a run."""
 
+VIDEO_SUFFIXES = frozenset(
+    ".mp4 .mov .m4v .3gp .mkv .webm .avi .mts .m2ts .ts .mpg .mpeg .wmv .flv .mxf .ogv .gif .y4m .ivf .obu".split()
+    + ".h264 .264 .h265 .265 .hevc".split()
+)
+"""Suffixes of video files."""
+
 CAMERA_WORD = r"(?:cam|camera|view|kinect|gopro|iphone|phone|device|sensor)[ _.-]*"
 CAMERA_NAME = re.compile(
     rf"{CAMERA_WORD}(\d{{1,3}}|[a-z])|({CAMERA_WORD})?(left|right|front|back|rear|side|top|bottom|middle|cent(er|re))",

@@ -13,7 +13,7 @@ from page4d.errors import InputError, Level, Notice, UsageError, counted, listed
 from page4d.formats.calibrations import describes_cameras, is_calibration_name
 from page4d.formats.files import partner_of
 from page4d.io.atomic import real_path
-from page4d.io.input_files import CAMERA_NAME, composed, missing_path_hint, natural_key
+from page4d.io.input_files import CAMERA_NAME, VIDEO_SUFFIXES, composed, missing_path_hint, natural_key
 from page4d.scene.images import IMAGE_SUFFIXES, UNREAD_SUFFIXES, files_with
 from page4d.scene.layout import (
     SMALL_FOLDERS,
@@ -34,7 +34,6 @@ from page4d.scene.layout import (
     views_of_instants,
 )
 from page4d.scene.stamps import TABLE_FOLDER, is_stamp_table
-from page4d.scene.video import VIDEO_SUFFIXES
 
 RESERVED_FOLDERS = {
     "masks": "masks, read with ⟨masks⟩",
@@ -285,13 +284,13 @@ def _reason_to_ignore(entry: Path, calibration: Path | None) -> Notice | None:
         return Notice("hidden", Level.INFO)
     if entry.is_dir():
         return Notice(RESERVED_FOLDERS[name], Level.INFO) if name in RESERVED_FOLDERS else None
-    has_cameras = describes_cameras(entry) if is_calibration_name(entry) else False
-    if _CLOCKS.fullmatch(name) and not has_cameras:
+    is_calibration = is_calibration_name(entry)
+    if _CLOCKS.fullmatch(name) and not (is_calibration and describes_cameras(entry)):
         return _MAY_BE_CLOCKS
-    if is_calibration_name(entry):
+    if is_calibration:
         if calibration is not None:
             return Notice("another calibration is used", Level.INFO)
-        if has_cameras is False:
+        if describes_cameras(entry) is False:
             return Notice("no camera of a supported format in it", Level.INFO)
         return Notice("possibly a calibration; pass ⟨calibration=FILE⟩ to use it")
     if entry.suffix.lower() in VIDEO_SUFFIXES:

@@ -18,6 +18,7 @@ from page4d.io.input_files import (
     CAMERA_NAME,
     CAMERA_WORD,
     DEFAULT_MAX_MEGAPIXELS,
+    VIDEO_SUFFIXES,
     camera_in_name,
     check_pixels,
     composed,
@@ -27,7 +28,6 @@ from page4d.scene.image_file import Image, image_name, read_header, read_pixels
 from page4d.scene.images import IMAGE_SUFFIXES, files_with
 from page4d.scene.probe import first_picture
 from page4d.scene.stamps import stamps_of_names
-from page4d.scene.video import VIDEO_SUFFIXES
 
 SYSTEM_FOLDERS = frozenset(("__macosx", "@eadir", "$recycle.bin", "system volume information", "lost+found"))
 SMALL_FOLDERS = frozenset("proxy proxies thmbnl thumbnails thumbs".split())

@@ -9,7 +9,7 @@ import numpy as np
 
 from page4d.errors import InputError, Level, Notice, Page4DError, UsageError, counted, listed
 from page4d.formats.depth_files import DEPTH_SUFFIXES
-from page4d.io.input_files import camera_in_name, composed, missing_path_hint, reading_again
+from page4d.io.input_files import VIDEO_SUFFIXES, camera_in_name, composed, missing_path_hint, reading_again
 from page4d.scene.discover import discover
 from page4d.scene.identity import files_of
 from page4d.scene.image_file import ImageHeader, check_readable
@@ -19,7 +19,7 @@ from page4d.scene.probe import probe_video
 from page4d.scene.records import FrameSource, PairedFrames, View
 from page4d.scene.stamps import NS, Stamps
 from page4d.scene.timeline import PAIRING_SLACK, nearest_frames
-from page4d.scene.video import VIDEO_SUFFIXES, VideoSource, open_container, video_stream
+from page4d.scene.video import VideoSource, open_container, video_stream
 
 MASKS, DEPTH_MAPS = "masks", "depth maps"
 """Names of the two kinds of sidecars in messages."""
@@ -102,16 +102,8 @@ def _find_sidecar(kind: str, folder: Path, view: View, max_megapixels: float) ->
     if found is None:
         return None
     path, files = found.path, found.files
-    place = found.label + (files[0].name if files else "")
-    without_view = re.sub(rf"(?<![a-z]){re.escape(view.name)}(?![a-z])", "", place, flags=re.IGNORECASE)
-    parts = (folder.name, *without_view.split("/"))
-    if kind == DEPTH_MAPS and any(
-        _DISPARITY.search(one) and not _DEPTH.search(_DISPARITY.sub("", one)) for one in parts
-    ):
-        raise InputError(
-            f"'{folder.name}/{place}' is named as disparity or inverse depth",
-            "give depth, such as focal length * baseline / disparity",
-        )
+    if kind == DEPTH_MAPS:
+        _check_depth_name(folder, found.label + (files[0].name if files else ""), view.name)
     if {file.resolve() for file in files_of(view.source)} & {file.resolve() for file in files or (path,)}:
         raise UsageError(f"{kind} folder '{folder}' holds the views themselves", f"give the folder of the {kind}")
     if files:
@@ -194,6 +186,17 @@ def _sidecar(kind: str, folder: Path, name: str) -> Candidate | None:
         labels = ", ".join(candidate.label.rstrip("/") for candidate in sequences)
         raise InputError(f"'{folder}' holds {len(sequences)} sequences for {name}: {labels}", "keep one of them")
     return sequences[0] if sequences else None
+
+
+def _check_depth_name(folder: Path, place: str, view: str) -> None:
+    """Refuse names of disparity in the path `place` below a folder, apart from the name of the view."""
+    without_view = re.sub(rf"(?<![a-z]){re.escape(view)}(?![a-z])", "", place, flags=re.IGNORECASE)
+    parts = (folder.name, *without_view.split("/"))
+    if any(_DISPARITY.search(part) and not _DEPTH.search(_DISPARITY.sub("", part)) for part in parts):
+        raise InputError(
+            f"'{folder.name}/{place}' is named as disparity or inverse depth",
+            "give depth, such as focal length * baseline / disparity",
+        )
 
 
 def _check_depth_image(name: str, header: ImageHeader) -> None:

@@ -454,12 +454,6 @@ def no_intact_frame_error(path: Path) -> InputError:
     return InputError(f"{path.name} has no intact frame", "record or copy it again, or exclude it with ⟨views⟩")
 
 
-VIDEO_SUFFIXES = frozenset(
-    ".mp4 .mov .m4v .3gp .mkv .webm .avi .mts .m2ts .ts .mpg .mpeg .wmv .flv .mxf .ogv .gif .y4m .ivf .obu".split()
-    + ".h264 .264 .h265 .265 .hevc".split()
-)
-"""Suffixes of video files."""
-
 _SEEK_AFTER_S = 3.0
 _SEEKABLE = ("mov", "matroska", "webm")
 _UNSPECIFIED_COLOR = 2
