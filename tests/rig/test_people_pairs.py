@@ -166,7 +166,9 @@ def test_an_accepted_pair_is_estimated_again_for_another_focal_length() -> None:
     assert again.control == start.control
     assert rotation_angle_deg(again.rotation, anew.rotation) < 0.5
     refused = replace(start, reason="score 0.21, needs 0.43")
-    assert registered(rig, 0, 1, initial=refused).score == anew.score
+    far = replace(start, rotation=exp_rotation(np.array([0, 1.0, 0])) @ start.rotation)
+    for initial in (refused, far):
+        assert registered(rig, 0, 1, initial=initial).score == anew.score
 
 
 def test_errors_beyond_the_tolerance_do_not_support_a_pose() -> None:

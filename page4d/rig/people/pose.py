@@ -74,14 +74,16 @@ def register_people_pair(
 ) -> PairPose:
     """Estimate the relative pose of two views from people, with its evidence.
 
-    `num_instants` is the number T of sampled instants. `initial`, an accepted pair of another focal length,
-    replaces the search for hypotheses and the control, which hardly depend on the focal length. Where the pose
-    model confuses left and right over a tracklet, pose and matches use the exchanged sides; the score does not. The
-    result depends only on the arguments. A pair without common people has no pose.
+    `num_instants` is the number T of sampled instants. `initial`, an accepted pair of another focal length, replaces
+    the control, which hardly depends on it, and the search for hypotheses unless people fit its pose no more. Where
+    the pose model confuses left and right over a tracklet, pose and matches use the exchanged sides; the score does
+    not. The result depends only on the arguments. A pair without common people has no pose.
     """
     people = pair_people(first, second, lenses)
     known = initial if initial is not None and initial.is_accepted else None
-    found = estimate_people_pose(people, seed) if known is None else _estimated_again(people, known, seed)
+    found = None if known is None else _estimated_again(people, known, seed)
+    if found is None or found.score < MIN_SCORE:
+        found = estimate_people_pose(people, seed)
     common = people.common_instants
     pair = PairPose(views=views, evidence=Evidence.PEOPLE, num_instants=common)
     if found is None:
