@@ -49,7 +49,7 @@ def evaluate(out: Output | Path | str, truth: Path | str, **options: Unpack[Eval
 def measure(
     comparison: Comparison, settings: EvaluationSettings, progress: Callable[[int, int], None] | None = None
 ) -> Evaluation:
-    """Compute every metric that the ground truth allows; `progress` is called with the instants done and in total."""
+    """Compute every metric that the ground truth allows; `progress` is called with the steps done and in total."""
     steps = itertools.count(1)
     total = (_PASSES + has_velocities(comparison)) * len(comparison.instants)
 

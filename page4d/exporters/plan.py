@@ -20,8 +20,7 @@ from page4d.exporters.pictures import plan_pictures
 from page4d.exporters.points import CloudReader, PointFilter
 from page4d.exporters.world import export_world
 from page4d.geometry.transforms import is_constant
-from page4d.io.atomic import real_path
-from page4d.io.folders import existing_folder
+from page4d.io.atomic import existing_folder, real_path
 from page4d.options import ExportSettings
 from page4d.output.pictures import Pictures
 from page4d.output.reader import Output

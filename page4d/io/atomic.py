@@ -127,10 +127,17 @@ def output_errors(path: Path) -> Iterator[None]:
 def _lacks_inodes(folder: Path) -> bool:
     """Return whether a disk has no entry for another file, even if it has space; some file systems do not count."""
     try:
-        disk = os.statvfs(folder)
+        disk = os.statvfs(existing_folder(folder))
     except OSError:
         return False
     return disk.f_files > 0 and disk.f_favail == 0
+
+
+def existing_folder(folder: Path) -> Path:
+    """Return the nearest folder that exists and can be looked into."""
+    while not os.access(folder, os.F_OK) and folder != folder.parent:
+        folder = folder.parent
+    return folder
 
 
 def write_bytes_atomic(path: Path, data: bytes) -> WrittenFile:

@@ -16,6 +16,7 @@ from page4d.errors import OutputError, UsageError
 from page4d.io.atomic import (
     NO_CACHE,
     check_folder,
+    existing_folder,
     output_error,
     output_errors,
     part_name,
@@ -97,7 +98,7 @@ def staged_folder(target: Path, *, replace: bool = False) -> Iterator[Path]:
         UsageError: if another process wrote the folder meanwhile.
         OutputError: if it cannot be created or moved.
     """
-    target = real_path(target)
+    given, target = target, real_path(target)
     staged = part_name(target)
     try:
         with output_errors(target):
@@ -112,6 +113,8 @@ def staged_folder(target: Path, *, replace: bool = False) -> Iterator[Path]:
                 raise UsageError(f"'{target}' is not empty any more", "use ⟨overwrite=True⟩ or another folder")
             with deferred_signals():
                 _move(staged, target)
+    except OutputError as error:
+        raise OutputError(error.marked_message.replace(str(staged), str(given)), error.marked_hint) from error
     finally:
         with deferred_signals():
             shutil.rmtree(staged, ignore_errors=True)
@@ -221,10 +224,3 @@ def check_space(needs: Mapping[Path, int], what: str) -> None:
                 f"{what} needs {num_bytes / 1e9:.2f} GB in '{folder}', {free / 1e9:.2f} GB are free",
                 "free some space, or move the caches to another disk: HF_HOME and XDG_CACHE_HOME",
             )
-
-
-def existing_folder(folder: Path) -> Path:
-    """Return the nearest folder that exists and can be looked into."""
-    while not os.access(folder, os.F_OK) and folder != folder.parent:
-        folder = folder.parent
-    return folder

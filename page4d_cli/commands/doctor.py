@@ -12,7 +12,7 @@ from pathlib import Path
 
 from page4d.errors import human_size
 from page4d.installation import install_command, load_open3d, pip_install
-from page4d.io.atomic import NO_CACHE
+from page4d.io.atomic import NO_CACHE, existing_folder
 from page4d_cli import console, options
 from page4d_cli.tables import Cell, Column, print_table
 
@@ -180,7 +180,7 @@ def _model(name: str, purpose: str) -> Capability:
 
 
 def _caches() -> Capability:
-    from page4d.io.folders import cache_folder, existing_folder
+    from page4d.io.folders import cache_folder
 
     folder = cache_folder()
     if folder == NO_CACHE:

@@ -61,7 +61,7 @@ def evaluate(
         check_plots(plots, overwrite=overwrite)
         check_is_no_view(plots, [truth])
     comparison = compare(out, truth, fps=settings.fps, max_depth=settings.max_depth)
-    with displayed_progress("evaluate", count("instant"), quiet=quiet) as progress:
+    with displayed_progress("evaluate", count("step"), quiet=quiet) as progress:
         evaluation = measure(comparison, settings, progress.update)
     written = () if plots is None else write_plots(plots, comparison, evaluation)
     if as_json:

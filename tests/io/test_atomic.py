@@ -229,8 +229,12 @@ def test_a_read_only_file_system_is_not_taken_for_a_lack_of_permission(tmp_path,
     [(100, 0, r"holds no more files \(inodes\)"), (100, 1, "disk full"), (0, 0, "disk full")],
 )
 def test_a_disk_without_inodes_is_not_called_full(tmp_path, monkeypatch, entries: int, available: int, words: str):
-    monkeypatch.setattr(atomic.os, "statvfs", lambda _: SimpleNamespace(f_files=entries, f_favail=available))
-    error = output_error(OSError(errno.ENOSPC, "No space left on device"), tmp_path / "x")
+    def of(folder: Path) -> SimpleNamespace:
+        assert folder.is_dir()
+        return SimpleNamespace(f_files=entries, f_favail=available)
+
+    monkeypatch.setattr(atomic.os, "statvfs", of)
+    error = output_error(OSError(errno.ENOSPC, "No space left on device"), tmp_path / "not created" / "x")
     with pytest.raises(OutputError, match=words):
         raise error
 

@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -69,10 +70,13 @@ def test_a_folder_that_another_process_wrote_meanwhile_is_kept(tmp_path: Path) -
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_a_file_system_error_names_the_target(tmp_path: Path) -> None:
+def test_a_file_system_error_names_the_target(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="cannot write"), staged_folder(tmp_path / "file" / "out"):
         pass
+    monkeypatch.setattr(Path, "open", Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
+    with pytest.raises(OutputError, match=f"'{tmp_path}/out/new': disk full"), staged_folder(tmp_path / "out") as new:
+        write_file(new / "new", b"1")
 
 
 def test_an_error_of_the_body_is_not_taken_for_one_of_the_folder(tmp_path: Path) -> None:
