@@ -648,7 +648,7 @@ def split_options(options: Mapping[str, Any], function: str, *kinds: type[Any]) 
     return [{name: value for name, value in options.items() if name in names} for names in records]
 
 
-_COMMAND_OPTIONS = {"target": "to", "folder": "to", "published_as": "as", "scalars": "set", "configs": "config"}
+_COMMAND_OPTIONS = {"target": "to", "folder": "to", "published_as": "as", "configs": "config"}
 """Names of options in messages that are not fields of settings."""
 
 

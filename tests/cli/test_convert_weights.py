@@ -73,13 +73,11 @@ def test_options_add_parts_that_the_checkpoint_lacks(source, tmp_path, convert) 
         "rope",
         "--epipolar",
     )
-    more = ("--full-attention", "always", "--set", "lambda_pose=2,sparse_gate=0.5")
-    ended = convert(source, "--to", "page4d-mv", *parts, *more)
+    ended = convert(source, "--to", "page4d-mv", *parts, "--full-attention", "always")
     assert ended.code == 0, ended.err
     rows = [" ".join(line.split()) for line in ended.out.splitlines()]
     assert "VGGT stream blocks: copies of trunk blocks derived 72" in rows
     assert "VGGT sparse block: copy of layer 2 across views derived 18" in rows
-    assert "page4d lambda_pose: starts at 2 new 1" in rows
     assert "page4d memory: random new 1" in rows
     assert "sources 374 tensors used, 1 dropped" in rows
     config = load(tmp_path / "out.safetensors", "cpu").config
@@ -100,8 +98,6 @@ def test_time_weights_global_selects_criss_cross_attention(source, tmp_path, con
         (("--sparse", "memory"), "options of the view x time network are given"),
         (("--to", "page4d-mv", "--sparse-layers", "2"), "--sparse-layers without --sparse"),
         (("--to", "page4d-mv", "--sparse-layers", "a"), "Invalid value for '--sparse-layers'"),
-        (("--to", "page4d-mv", "--set", "lambda_pose"), "Invalid value for '--set'"),
-        (("--to", "page4d-mv", "--set", "lambda=1"), "--set lambda: unknown scalar"),
         (("--to", "moge"), "Invalid value for '--to'"),
     ],
     ids=str,

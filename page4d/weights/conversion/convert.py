@@ -185,11 +185,9 @@ def account_for(blueprint: Blueprint, sources: Sequence[Specs], shapes: Mapping[
 
     Raises:
         WeightsError: if the sources do not fill the tensors exactly.
-        UsageError: if an initial value is given for a scalar that the network does not have.
     """
     new, copies = {}, {}
     if isinstance(blueprint.config, NetworkConfig):
-        blueprint.new.check(blueprint.config, shapes)
         new = {name: rule for name in shapes if (rule := blueprint.new.rule(name)) is not None}
         copies = copied_tensors(shapes, blueprint.config, blueprint.last_of_pi3)
     return build_account(list(zip(blueprint.stages, sources, strict=True)), shapes, new, copies)

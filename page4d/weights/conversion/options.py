@@ -1,6 +1,5 @@
 """Options of a conversion for the parts of the view x time network that a checkpoint lacks."""
 
-from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import NonNegativeInt
@@ -19,15 +18,6 @@ def _parse_layers(text: str) -> tuple[int, ...]:
     if not all(part == "0" or parse_count(part) for part in parts):
         raise ValueError(f"'{shortened(text)}' is not of the form N,N")
     return tuple(map(int, parts))
-
-
-def _parse_scalars(text: str) -> dict[str, float]:
-    """Parse `lambda_pose=2,sparse_gate=0.5`."""
-    try:
-        pairs = [part.rsplit("=", 1) for part in text.split(",")]
-        return {name.strip(): float(number) for name, number in pairs}
-    except ValueError:
-        raise ValueError(f"'{shortened(text)}' is not of the form NAME=X,NAME=X") from None
 
 
 @config_record("options of the view x time network")
@@ -71,16 +61,6 @@ class ViewTimeOptions:
     )
     epipolar: bool = option(
         False, "In masked layers, favor attention along epipolar lines if cameras are given.", PANEL, expert=True
-    )
-    scalars: Annotated[Mapping[str, float] | None, text_form(_parse_scalars)] = option(
-        None,
-        "Initial values of learned scalars: alpha, beta (default 1), lambda_pose, lambda_geo, lambda_pose_t, "
-        "lambda_geo_t, lambda_kpt, sparse_gate, time_gate (default 0).",
-        PANEL,
-        "NAME=X,NAME=X",
-        name="set",
-        expert=True,
-        is_list=True,
     )
 
 

@@ -4,7 +4,6 @@ A view x time network may have parts that its checkpoint lacks. Their initial va
 and memory tokens from a seed.
 """
 
-import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -136,83 +135,44 @@ def _sparse(published: NetworkConfig, mask: MaskConfig, options: ViewTimeOptions
 
 
 _SEED = 0
-_HEAD = "aggregator.dynamic.head."
+_HEAD, _ALPHA = "aggregator.dynamic.head.", "aggregator.dynamic.alpha"
 _MEMORY = r"aggregator\.sparse\.layers\.(\d+)\.memory"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Scalar:
-    """A learned scalar, or one per layer, with its initial value."""
-
-    group: str
-    """Name of the group in reports."""
-    pattern: str
-    start: float = 0.0
-    part: str
-    """The option that adds the scalar to the network."""
-
-
-_FUSION = "the view x time network"
-_SPARSE = "⟨sparse⟩"
-
-SCALARS: dict[str, Scalar] = {
-    **{
-        name: Scalar(group="alpha, beta", pattern=rf"aggregator\.dynamic\.{name}", start=1.0, part=_FUSION)
-        for name in ("alpha", "beta")
-    },
-    **{
-        name: Scalar(group="lambda", pattern=rf"aggregator\.mask_bias\.{name}", part=_FUSION)
-        for name in ("lambda_pose", "lambda_geo", "lambda_pose_t", "lambda_geo_t")
-    },
-    "lambda_kpt": Scalar(group="lambda_kpt", pattern=r"aggregator\.sparse\.lambda_kpt", part=_SPARSE),
-    "sparse_gate": Scalar(group="sparse_gate", pattern=r"aggregator\.sparse\.layers\.\d+\.gate", part=_SPARSE),
-    "time_gate": Scalar(group="time_gate", pattern=r"aggregator\.time\.gates", part="⟨time_encoding⟩"),
-}
-"""Scalars by their command line name. At the default values the network computes what its checkpoint computes."""
+_SCALARS = (
+    ("alpha, beta", r"aggregator\.dynamic\.(alpha|beta)", 1.0),
+    ("lambda", r"aggregator\.mask_bias\.lambda_(pose|geo)(_t)?", 0.0),
+    ("lambda_kpt", r"aggregator\.sparse\.lambda_kpt", 0.0),
+    ("sparse_gate", r"aggregator\.sparse\.layers\.\d+\.gate", 0.0),
+    ("time_gate", r"aggregator\.time\.gates", 0.0),
+)
+"""Learned scalars, or one per layer, with their initial values, with which the network computes what its checkpoint
+computes: name in reports, pattern and value."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NewTensors:
-    """Initialization of tensors without a source; `values` overrides the initial values of scalars."""
+    """Initialization of tensors without a source."""
 
-    values: Mapping[str, float] = field(default_factory=dict)
+    alpha: float = 1.0
+    """Weight of the predicted mask in the fused one."""
     mask_head: bool = False
     """Whether the mask head is initialized rather than filled by a checkpoint."""
 
     def rule(self, name: str) -> str | None:
         """Return the initialization rule of a tensor, or None if it needs a source."""
-        for known, scalar in SCALARS.items():
-            if re.fullmatch(scalar.pattern, name) is not None:
-                start = self.values.get(known, scalar.start)
-                return f"{scalar.group if start == scalar.start else known}: starts at {start:g}"
+        start = self._start(name)
+        if start is not None:
+            return f"{start[0]}: starts at {start[1]:g}"
         if name.startswith(_HEAD) and self.mask_head:
             return "dynamic mask head: untrained, last layer 0"
         return "memory: random" if re.fullmatch(_MEMORY, name) is not None else None
 
-    def check(self, config: NetworkConfig, names: Iterable[str]) -> None:
-        """Refuse values of scalars that the network does not have, and values out of range.
-
-        Raises:
-            UsageError: naming the scalar.
-        """
-        names = list(names)
-        for known, value in self.values.items():
-            if known not in SCALARS:
-                raise UsageError(f"⟨scalars={known}⟩: unknown scalar", f"choose from {', '.join(SCALARS)}")
-            scalar = SCALARS[known]
-            if not any(re.fullmatch(scalar.pattern, name) for name in names):
-                raise UsageError(
-                    f"⟨scalars={known}⟩: this network does not have this scalar", f"it needs {scalar.part}"
-                )
-            limit = math.inf
-            if config.mask is not None and scalar.group == "lambda":
-                limit = config.mask.lambda_limit
-            elif config.sparse is not None and known == "lambda_kpt":
-                limit = config.sparse.lambda_limit
-            if not abs(value) <= limit:
-                raise UsageError(
-                    f"⟨scalars={known}={value:g}⟩ is out of range", f"give a number from -{limit:g} to {limit:g}"
-                )
+    def _start(self, name: str) -> tuple[str, float] | None:
+        """Return the name in reports and the initial value of a scalar; None for another tensor."""
+        if name == _ALPHA and self.alpha != 1.0:
+            return "alpha", self.alpha
+        return next(((title, value) for title, pattern, value in _SCALARS if re.fullmatch(pattern, name)), None)
 
     def tensors(self, config: NetworkConfig, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
         """Return initial tensors of these names and shapes, the same in every call."""
@@ -220,9 +180,9 @@ class NewTensors:
         return {name: head[name] if name in head else self._tensor(name, shape) for name, shape in shapes.items()}
 
     def _tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        for known, scalar in SCALARS.items():
-            if re.fullmatch(scalar.pattern, name) is not None:
-                return torch.full(shape, self.values.get(known, scalar.start))
+        start = self._start(name)
+        if start is not None:
+            return torch.full(shape, start[1])
         memory = re.fullmatch(_MEMORY, name)
         assert memory is not None, name
         return INIT_STD * torch.randn(shape, generator=torch.Generator().manual_seed(_SEED + int(memory[1])))
@@ -302,7 +262,7 @@ def _single(found: PublishedNetwork, target: Target, options: ViewTimeOptions) -
     return Blueprint(
         config=config,
         stages=(network_stage(found, config.schedule),),
-        new=NewTensors(values=options.scalars or {}, mask_head=True),
+        new=NewTensors(mask_head=True),
         last_of_pi3=published.depth - 1 if found.family in (Family.PI3, Family.PI3X) else None,
         notices=notices,
     )
@@ -331,7 +291,7 @@ def _page4d(found: PublishedNetwork, target: Target, mask: bool | None, options:
     return Blueprint(
         config=config,
         stages=(network_stage(found, config.schedule, head),),
-        new=NewTensors(values=options.scalars or {}, mask_head=not mask),
+        new=NewTensors(mask_head=not mask),
     )
 
 
@@ -367,11 +327,11 @@ def _three_stage(
         network_stage(page4d, config.schedule, *unused),
     )
     # PAGE-4D's mask head was not trained on the features of Pi3's layers.
-    values = {"alpha": 0.0} if mask else {}
+    new = NewTensors(alpha=0.0) if mask else NewTensors(mask_head=True)
     return Blueprint(
         config=config,
         stages=stages,
-        new=NewTensors(values=values | dict(options.scalars or {}), mask_head=not mask),
+        new=new,
         last_of_pi3=lower.depth - 1,
         notices=("three-stage joins layers that were not trained together: fine-tune the network before use",),
     )
