@@ -149,16 +149,6 @@ class PointSource(StrEnum):
     """The point head."""
 
 
-class EdgeFilter(StrEnum):
-    """Detection of flying pixels at depth discontinuities."""
-
-    SLANT = "slant"
-    """By the angle between the surface and the viewing ray."""
-
-    PI3 = "pi3"
-    """As in the public Pi3 code: depth steps above 3 % where the surface normal turns by more than 5 degrees."""
-
-
 class Precision(StrEnum):
     """Floating-point precision of encoder and trunk; heads, cameras and geometry stay in float32."""
 

@@ -22,7 +22,6 @@ from page4d.choices import (
     CameraMotion,
     DepthAlignment,
     DepthSize,
-    EdgeFilter,
     ImageFormat,
     LengthUnit,
     LensModel,
@@ -367,9 +366,6 @@ class PointOptions:
         expert=True,
     )
     min_confidence: Annotated[float, Field(ge=0, le=1)] = option(0.0, "Drop points below this confidence.", OUTPUT)
-    edges: EdgeFilter = option(
-        EdgeFilter.SLANT, "Detection of flying pixels: by ⟨edge_angle_deg⟩, or as in Pi3's code.", OUTPUT, expert=True
-    )
     edge_angle_deg: Annotated[float, Field(ge=1, le=90)] = option(
         85.0,
         "Drop points on surfaces seen at a larger angle from their normal (flying pixels); 90 keeps all.",

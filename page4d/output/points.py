@@ -10,22 +10,19 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from page4d.choices import EdgeFilter, PointSource
+from page4d.choices import PointSource
 from page4d.errors import ShapeError, UsageError
 from page4d.formats.maps import DYNAMIC_THRESHOLD, to_bytes, to_numpy
 from page4d.formats.open3d import estimate_normals, remove_outliers
 from page4d.formats.ply import PointCloud, join_clouds, offset_text
 from page4d.geometry.camera import unproject
 from page4d.geometry.transforms import invert_rigid, transform_points
-from page4d.geometry.warp import depth_edges, normal_edges
 from page4d.options import PointOptions
 from page4d.records import Predictions
 
 MAX_VIEWS = 256
 """Views are stored in one byte."""
 
-PI3_DEPTH_STEP = 0.03
-PI3_NORMAL_ANGLE_DEG = 5.0
 _MIN_LENGTH = 1e-12
 _STRIP_ROWS = 64
 """Rows of a map that are filtered together: those of whole maps do not stay in the cache of a core."""
@@ -129,10 +126,7 @@ def view_surface(instant: Predictions, view: int, options: PointOptions) -> View
         # Enough views see the pixel, and no more views see through it than confirm it.
         confirmed = instant.agreement.confirmed[0, 0, view].cpu()
         keep &= (confirmed >= options.min_views - 1) & instant.agreement.is_kept[0, 0, view].cpu()
-    if options.edges is EdgeFilter.PI3:
-        steps = depth_edges(in_camera[..., 2], PI3_DEPTH_STEP, valid)
-        keep = keep & ~(steps & normal_edges(in_camera, PI3_NORMAL_ANGLE_DEG, valid))
-    elif options.edge_angle_deg < 90:
+    if options.edge_angle_deg < 90:
         keep = keep & surface_mask(in_camera, valid, options.edge_angle_deg)
     return ViewSurface(in_camera, in_world, confidence, keep)
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from page4d.choices import EdgeFilter, ExistingOutput, Poses, Preprocess
+from page4d.choices import ExistingOutput, Poses, Preprocess
 from page4d.conventions import ScaleSource
 from page4d.errors import InterruptedRunError, UsageError
 from page4d.geometry.camera import pixel_grid, project
@@ -21,7 +21,7 @@ from page4d.networks.conditioning import Memory
 from page4d.networks.config import NetworkConfig
 from page4d.networks.network import build_network
 from page4d.networks.preprocess import place_views
-from page4d.options import NetworkOptions, PointOptions, ReconstructSettings
+from page4d.options import NetworkOptions, ReconstructSettings
 from page4d.output.reader import Output, open_output
 from page4d.run.plan import plan_run
 from page4d.run.predictor import CPU, NetworkPredictor, PredictedChunk, predictor_for
@@ -73,10 +73,8 @@ class WallOnCanvas(TruthPredictor):
         return PredictedChunk(predicted, batch.cameras)
 
 
-def run(preprocess: Preprocess, out: Path, points: PointOptions | None = None) -> Output:
-    settings = ReconstructSettings(
-        preprocess=preprocess, points=points or PointOptions(), preview=False, check_calibration=False
-    )
+def run(preprocess: Preprocess, out: Path) -> Output:
+    settings = ReconstructSettings(preprocess=preprocess, preview=False, check_calibration=False)
     reconstruct(STILL.scene(), WallOnCanvas(STILL), out=out, settings=settings)
     return open_output(out)
 
@@ -149,15 +147,6 @@ def test_a_stretched_view_is_reported() -> None:
 def test_a_size_with_published_preprocessing_is_refused() -> None:
     with pytest.raises(UsageError, match="long_side=300 with preprocess='pi3'"):
         ReconstructSettings(long_side=300, preprocess=Preprocess.PI3)
-
-
-def test_the_edge_filter_of_pi3_removes_few_points(tmp_path: Path) -> None:
-    clouds = {
-        edges: run(Preprocess.VGGT_PAD, tmp_path / edges, PointOptions(edges=edges, edge_angle_deg=90)).points(0)
-        for edges in EdgeFilter
-    }
-    kept = clouds[EdgeFilter.PI3].num_points / clouds[EdgeFilter.SLANT].num_points
-    assert 0.9 < kept < 0.999
 
 
 def test_a_transform_without_cropping_has_no_share_cut() -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import page4d
-from page4d.choices import EdgeFilter, PointSource
+from page4d.choices import PointSource
 from page4d.errors import InputError, InterruptedRunError, MemoryBudgetError, Page4DError, UsageError
 from page4d.io.atomic import file_sha256
 from page4d.networks.config_parts import MatchConfig
@@ -82,7 +82,6 @@ BASES: dict[str, Options] = {
     "meshed": plain(mesh=True),
     "with motion": plain(motion=True, calibration="rig.json"),
     "thinned": plain(points={"max_points": 100}),
-    "without slanted surfaces": plain(points={"edge_angle_deg": 20.0}),
     "untrained": plain("weights", untrained=True, preset="mv-tiny"),
     "bundled": plain("weights", frames=(0, 1)),
     "calibrated": plain(calibration="rig.json"),
@@ -160,7 +159,6 @@ POINT_CASES = (
     Case("source", PointSource.POINTS),
     Case("min_confidence", 0.6),
     Case("min_views", 2),
-    Case("edges", EdgeFilter.PI3, base="without slanted surfaces"),
     Case("edge_angle_deg", 20.0),
     Case("voxel_size", 0.5),
     Case("outliers", True),
