@@ -137,9 +137,6 @@ class Registration(StrEnum):
     NETWORK = "network"
     """The network's cameras."""
 
-    OFF = "off"
-    """As `network`, for scenes without a calibration."""
-
 
 class PointSource(StrEnum):
     """Prediction that point clouds are made from."""

@@ -549,7 +549,7 @@ class ReconstructSettings(_RigSettings):
     )
     register: Registration = option(
         Registration.AUTO,
-        "Cameras without a calibration: people (with 'page4d weights get people'), texture, network (also: off), "
+        "Cameras without a calibration: people (with 'page4d weights get people'), texture, network, "
         "or auto: people and texture where they determine cameras, else the network.",
         RIG,
         "MODE",
@@ -620,7 +620,7 @@ class ReconstructSettings(_RigSettings):
         if self.tracks and not self.motion:
             raise UsageError(f"⟨tracks={self.tracks}⟩ without ⟨motion⟩", "pass ⟨motion=True⟩ too")
         lens = "focal" if self.focal is not None else "intrinsics" if self.intrinsics is not None else None
-        if lens is not None and self.register in (Registration.NETWORK, Registration.OFF):
+        if lens is not None and self.register is Registration.NETWORK:
             raise UsageError(f"⟨{lens}⟩ with ⟨register={self.register}⟩", "leave one of them out")
 
     @property

@@ -26,7 +26,7 @@ def reconstruct(scene: Path, out: Path, *arguments: object) -> int:
     return run([str(part) for part in ["reconstruct", scene, "--out", out, *arguments]])
 
 
-OWN_CAMERAS = ("--register", "off")
+OWN_CAMERAS = ("--register", "network")
 """Cameras of the network: those of evidence in the pictures take seconds."""
 
 

@@ -205,7 +205,7 @@ def test_the_background_is_the_static_depth_of_the_static_views() -> None:
 
 def test_layers_of_a_rig_without_calibration_have_points_of_its_static_views(tmp_path: Path) -> None:
     scene = uncalibrated(CAPTURE.scene())
-    settings = replace(SETTINGS, camera_motion=CameraMotion.STATIC, register="off")
+    settings = replace(SETTINGS, camera_motion=CameraMotion.STATIC, register="network")
     reconstruct(scene, TruthPredictor(CAPTURE, moving), out=tmp_path / "out", settings=settings)
     assert set(read_ply(tmp_path / "out" / "points" / "static.ply").view) == {0, 1}
 

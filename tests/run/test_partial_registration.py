@@ -252,7 +252,7 @@ def test_views_are_registered_in_the_world_of_calibrated_ones(
         ((0, 2), {"register": "texture"}, "registration in the world of rig.json fails"),
         ((0, 2), {"poses": Poses.PREDICTED}, "rig.json lacks views"),
         ((0, 2), {"scale_from": "person=1.7m"}, "rig.json is in metres"),
-        ((0,), {"register": "off"}, "cam01 alone in rig.json gives the cameras of the network no scale"),
+        ((0,), {"register": "network"}, "cam01 alone in rig.json gives the cameras of the network no scale"),
         ((0,), {"camera_motion": "moving"}, "cam01 alone in rig.json gives the cameras of the network no scale"),
         ((0, 2), {"focal": "cam01=50"}, "cam01 has its lens from rig.json"),
     ],

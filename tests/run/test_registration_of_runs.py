@@ -146,7 +146,7 @@ def test_a_resumed_run_keeps_the_registration_and_writes_the_same_bytes(fake: Fa
 def test_a_rig_that_is_not_placed_is_the_networks_without_a_warning(fake: FakeRegistration, tmp_path: Path):
     fake.placed = set()
     record = run(tmp_path / "out")
-    run(tmp_path / "off", register=Registration.OFF)
+    run(tmp_path / "off", register=Registration.NETWORK)
     assert not record.warnings
     assert [camera.source for camera in record.registration.cameras] == ["network"] * 2
     assert record.registration.cameras[1].reason == "best score 0.21"
@@ -165,7 +165,7 @@ def test_a_height_needs_placed_people(fake: FakeRegistration, tmp_path: Path):
     with pytest.raises(InputError, match="people place 0 of 2 cameras"):
         run(tmp_path / "out", scale_from="person=1.7m")
     with pytest.raises(UsageError, match="without registration"):
-        run(tmp_path / "out", scale_from="person=1.7m", register=Registration.OFF)
+        run(tmp_path / "out", scale_from="person=1.7m", register=Registration.NETWORK)
 
 
 TURN = torch.eye(4, dtype=torch.float64)
@@ -333,9 +333,9 @@ def run_of_one(out: Path, **changes: object) -> RunRecord:
         (run_calibrated, {"up": "y", "world": "first-camera"}, "up='y' with world='first-camera'"),
         (run_calibrated, {"floor_at": "f.csv", "world": "calibration"}, "floor_at with world='calibration'"),
         (run_calibrated, {"floor_at": "f.csv"}, "floor_at in the world of the calibration"),
-        (run, {"floor_at": "f.csv", "register": "off"}, "floor_at with the cameras of a network"),
+        (run, {"floor_at": "f.csv", "register": "network"}, "floor_at with the cameras of a network"),
         (run, {"world": "calibration"}, "world='calibration' without a calibration"),
-        (run, {"world": "upright", "register": "off"}, "world='upright' with the cameras of a network"),
+        (run, {"world": "upright", "register": "network"}, "world='upright' with the cameras of a network"),
         (run, {"up": "y", "register": "network"}, "up='y' with the cameras of a network"),
         (run_of_one, {"up": "y"}, "up='y' with the cameras of a network"),
     ],

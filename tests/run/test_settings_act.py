@@ -59,7 +59,7 @@ PLAIN: Options = {
     "frames": (0, 2),
     "refine": False,
     "preview": False,
-    "register": "off",
+    "register": "network",
     "check_calibration": False,
 }
 
@@ -132,7 +132,7 @@ RUN_CASES = (
     Case("memory_bytes", "8GB", Effect.NONE),
     Case("poses", "predicted", base="calibrated"),
     Case("camera_motion", "static"),
-    Case("register", "off", Effect.FINGERPRINT, base="registered"),
+    Case("register", "network", Effect.FINGERPRINT, base="registered"),
     Case("focal", "60", Effect.FINGERPRINT, base="registered"),
     Case("intrinsics", "rig.json", Effect.FINGERPRINT, base="registered"),
     Case("scale_from", "cam01-cam02=1.25m"),

@@ -92,7 +92,7 @@ def test_both_directions_of_a_wrong_option_are_named(requested: str, text: str):
 
 def test_a_resumed_run_of_static_and_moving_views_writes_the_same_bytes(tmp_path, monkeypatch):
     capture = SyntheticCapture(seed=5, num_views=3, num_times=9, image_size=(24, 32))
-    scene, settings = uncalibrated(capture.scene()), replace(SETTINGS, chunk=5, register=Registration.OFF)
+    scene, settings = uncalibrated(capture.scene()), replace(SETTINGS, chunk=5, register=Registration.NETWORK)
     motions = tuple(replace(motion, view=name) for motion, name in zip(MOTIONS, scene.view_names, strict=True))
     monkeypatch.setattr("page4d.rig.evidence.measure_camera_motion", lambda *_: motions)
 
