@@ -138,14 +138,6 @@ class Registration(StrEnum):
     """The network's cameras."""
 
 
-class PointSource(StrEnum):
-    """Prediction that point clouds are made from."""
-
-    DEPTH = "depth"
-    POINTS = "points"
-    """The point head."""
-
-
 class Precision(StrEnum):
     """Floating-point precision of encoder and trunk; heads, cameras and geometry stay in float32."""
 

@@ -28,7 +28,6 @@ from page4d.choices import (
     MaskMeaning,
     Pinhole,
     PointLayer,
-    PointSource,
     Poses,
     Precision,
     Preprocess,
@@ -358,13 +357,6 @@ class PointOptions:
     None of `min_views` chooses by the rig. `outliers` and `normals` need Open3D.
     """
 
-    source: PointSource = option(
-        PointSource.DEPTH,
-        "Make point clouds from depth maps or the point head.",
-        OUTPUT,
-        name="points-from",
-        expert=True,
-    )
     min_confidence: Annotated[float, Field(ge=0, le=1)] = option(0.0, "Drop points below this confidence.", OUTPUT)
     edge_angle_deg: Annotated[float, Field(ge=1, le=90)] = option(
         85.0,

@@ -19,7 +19,7 @@ class Predictions:
     """Cameras and per-pixel predictions of T instants and V views at network pixels [H, W].
 
     `images` are the RGB inputs in [0, 1]. `valid` is False on padding and on ignored pixels, where depth is
-    undefined. Confidences and `dynamic`, the probability of motion, lie in [0, 1]. `points` are in world coordinates.
+    undefined. Confidences and `dynamic`, the probability of motion, lie in [0, 1].
     `agreement` counts the other views that confirm or contradict each depth; None if views were not compared.
     `velocity` is that of each pixel's point in the world, in units of the scene per second, exactly 0 where the point
     stands still, and `velocity_sigma` the standard deviation of its error; both are 0 where the velocity is unknown.
@@ -36,8 +36,6 @@ class Predictions:
     valid: Bool[Tensor, "B T V H W"]
     depth: Float[Tensor, "B T V H W"]
     depth_confidence: Float[Tensor, "B T V H W"]
-    points: Float[Tensor, "B T V H W 3"] | None = None
-    points_confidence: Float[Tensor, "B T V H W"] | None = None
     dynamic: Float[Tensor, "B T V H W"] | None = None
     agreement: Agreement | None = None
     velocity: Float[Tensor, "B T V H W 3"] | None = None
@@ -52,8 +50,6 @@ class Predictions:
             "images": (*maps[:3], 3, *maps[3:]),
             "valid": maps,
             "depth_confidence": maps,
-            "points": (*maps, 3),
-            "points_confidence": maps,
             "dynamic": maps,
             "agreement": maps,
             "velocity": (*maps, 3),
@@ -105,14 +101,13 @@ class Predictions:
         return world_points(self.depth, self.cameras)
 
     def transformed(self, transform: Sim3) -> "Predictions":
-        """Apply a similarity transform of the world consistently to cameras, depth, points and velocities."""
+        """Apply a similarity transform of the world consistently to cameras, depth and velocities."""
         poses = self.cameras.world_to_camera
         velocity, sigma = self.velocity, self.velocity_sigma
         return replace(
             self,
             cameras=replace(self.cameras, world_to_camera=transform.like(poses).apply_to_cameras(poses)),
             depth=self.depth * transform.scale.to(self.depth),
-            points=None if self.points is None else transform.like(self.points).apply(self.points),
             velocity=None if velocity is None else transform.like(velocity).apply_to_vectors(velocity),
             velocity_sigma=None if sigma is None else sigma * transform.scale.to(sigma),
         )

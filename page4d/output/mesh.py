@@ -1,13 +1,11 @@
 """The mesh of one instant, or of what moves in it: its filtered depth maps, the voxel size, and the fusion."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from page4d.choices import PointSource
 from page4d.errors import UsageError
 from page4d.formats.maps import DYNAMIC_THRESHOLD, to_bytes, to_numpy
 from page4d.formats.open3d import BLOCK_SIDE, VOXEL_BYTES, DepthView, Mesh, fuse_mesh
@@ -89,7 +87,6 @@ def _depth_views(
     instant: Predictions, options: PointOptions, mesh_voxel: float, chosen: Bool[Tensor, "V H W"]
 ) -> Iterator[DepthView]:
     """Yield the depth maps, 0 where a pixel does not pass the filters, is far away, or is not `chosen`."""
-    options = replace(options, source=PointSource.DEPTH)
     close = pixel_footprints(instant)[0, 0] <= MAX_VOXELS_PER_FOOTPRINT * mesh_voxel
     for view in range(len(instant.view_names)):
         surface = view_surface(instant, view, options)

@@ -10,7 +10,6 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from page4d.choices import PointSource
 from page4d.errors import ShapeError, UsageError
 from page4d.formats.maps import DYNAMIC_THRESHOLD, to_bytes, to_numpy
 from page4d.formats.open3d import estimate_normals, remove_outliers
@@ -45,14 +44,14 @@ def static_cloud(background: Predictions, options: PointOptions | None = None, s
     """Merge the depth maps of the background [1, 1, V, H, W], a surface that several views show once.
 
     Among points closer than about the width of their pixels on the surface, that of the finest pixel stays, among
-    pixels of about equal width the most confident one. The filters are those of a merged cloud; points come from
-    depth maps, whatever the options' source, and have no velocities.
+    pixels of about equal width the most confident one. The filters are those of a merged cloud; points have no
+    velocities.
 
     Raises:
         ShapeError: if there is more than one instant.
         UsageError: if there are too many views.
     """
-    options = replace(options or PointOptions(), source=PointSource.DEPTH)
+    options = options or PointOptions()
     _check(background)
     footprints = pixel_footprints(background)[0, 0]
     clouds, widths = [], []
@@ -100,26 +99,16 @@ class ViewSurface:
 
 
 def view_surface(instant: Predictions, view: int, options: PointOptions) -> ViewSurface:
-    """Lift the pixels of one view of an instant [1, 1, V, H, W] to points in double precision, and filter them.
-
-    Raises:
-        UsageError: if the options ask for points that are not predicted.
-    """
+    """Lift the pixels of one view of an instant [1, 1, V, H, W] to points in double precision, and filter them."""
     world_to_camera = instant.cameras.world_to_camera[0, 0, view].detach().cpu().double()
     valid = instant.valid[0, 0, view].cpu()
     valid &= instant.pixel_transforms[view].content_mask((valid.shape[0], valid.shape[1]))
-    if options.source is PointSource.DEPTH:
-        depth = instant.depth[0, 0, view].detach().cpu().double()
-        in_camera = unproject(depth, instant.cameras.intrinsics[0, 0, view].detach().cpu().double())
-        in_world = transform_points(invert_rigid(world_to_camera), in_camera)
-        confidence = instant.depth_confidence[0, 0, view]
-    else:
-        if instant.points is None or instant.points_confidence is None:
-            raise UsageError("this network predicts no points of its own", "use the points of the depth maps")
-        in_world = instant.points[0, 0, view].detach().cpu().double()
-        in_camera = transform_points(world_to_camera, in_world)
-        confidence = instant.points_confidence[0, 0, view]
-    confidence = torch.nan_to_num(confidence.detach().cpu().float(), nan=0.0).clamp(0.0, 1.0)
+    depth = instant.depth[0, 0, view].detach().cpu().double()
+    in_camera = unproject(depth, instant.cameras.intrinsics[0, 0, view].detach().cpu().double())
+    in_world = transform_points(invert_rigid(world_to_camera), in_camera)
+    confidence = torch.nan_to_num(instant.depth_confidence[0, 0, view].detach().cpu().float(), nan=0.0).clamp(
+        0.0, 1.0
+    )
     valid = valid & (in_camera[..., 2] > 0) & in_world.isfinite().all(-1)  # of no other point in the camera
     keep = valid & (confidence >= options.min_confidence)
     if instant.agreement is not None and options.min_views:

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from page4d.choices import DepthSize, MaskMeaning, PointSource, Poses, Preprocess
+from page4d.choices import DepthSize, MaskMeaning, Poses, Preprocess
 from page4d.conventions import Scale
 from page4d.errors import Notice, UsageError
 from page4d.geometry.pixels import PixelTransform, fit_each_view, shared_canvas
@@ -195,11 +195,11 @@ def detail_transforms(
         UsageError: if the requested size does not fit the settings or the predictor.
     """
     settings, size = predictor.settings, predictor.settings.depth_size
-    is_measured, has_points = isinstance(predictor, MeasuredDepth), settings.points.source is PointSource.POINTS
+    is_measured = isinstance(predictor, MeasuredDepth)
     if size is DepthSize.NETWORK:
         return None
     if size is DepthSize.AUTO:
-        if settings.long_side is not None or has_points or not settings.fuse or not has_cameras or is_measured:
+        if settings.long_side is not None or not settings.fuse or not has_cameras or is_measured:
             return None
         found = _placed(scene, AUTO_SIDE)
         pairs = zip(found, network, strict=True)
@@ -209,8 +209,6 @@ def detail_transforms(
         raise UsageError(
             "⟨depth_size⟩ with measured depth, which keeps its pixels", "pass ⟨long_side⟩ for another one"
         )
-    if has_points:
-        raise UsageError("⟨depth_size⟩ with ⟨source=points⟩, which have the network's pixels", "use ⟨source=depth⟩")
     side, widest = None if size is DepthSize.VIDEO else size, max(max(transform.map_size) for transform in network)
     if side is not None and side < widest:
         raise UsageError(
@@ -345,8 +343,6 @@ def _check(scene: Scene, settings: ReconstructSettings, predictor: Predictor, *,
     ):
         if is_set:
             require_open3d(option)
-    if settings.points.source is PointSource.POINTS and not predictor.predicts_points:
-        raise UsageError("⟨source=points⟩, but only depth is predicted here", "use ⟨source=depth⟩")
     if isinstance(predictor, NetworkPredictor) and predictor.uses_rig_cameras and not is_pending:
         _check_rig(scene, settings, predictor)
     if isinstance(predictor, MeasuredDepth) and not is_pending:

@@ -71,7 +71,6 @@ def predictions_of(batch: FrameBatch, output: NetworkOutput, scale: Scale) -> Pr
     if output.sky is not None:
         in_sky = is_sky(_to_host(output.sky))
         valid = valid & ~in_sky if has_both(in_sky[valid]) else valid
-    points_confidence = output.points_confidence
     motion = None if output.dynamic is None else _to_host(output.dynamic)
     if motion is not None and len(batch.times) == 1:
         # One instant shows no motion: only external masks are a result.
@@ -86,8 +85,6 @@ def predictions_of(batch: FrameBatch, output: NetworkOutput, scale: Scale) -> Pr
         valid=valid,
         depth=_to_host(output.depth),
         depth_confidence=depth_confidence,
-        points=None if output.points is None else _to_host(output.points),
-        points_confidence=None if points_confidence is None else _unit_confidence(_to_host(points_confidence)),
         dynamic=batch.dynamic if motion is None else motion,
         faults=batch.faults,
     )
@@ -184,11 +181,6 @@ class NetworkPredictor:
         """Unit of length of predictions: metric if the network predicts metres."""
         return Scale.METRIC if self.network.config.predicts_metres else Scale.ARBITRARY
 
-    @property
-    def predicts_points(self) -> bool:
-        """Whether predictions have point maps besides depth."""
-        return self.network.config.point_head is not None
-
     def with_settings(self, settings: ReconstructSettings) -> "NetworkPredictor":
         """Return the predictor under other settings, with descriptors if they serve and were fetched."""
         serve = settings.refine and self.network.config.matches is not None and settings.poses is Poses.INPUT
@@ -271,7 +263,6 @@ class MeasuredDepth:
     takes_mixed_sizes: bool = False
     uses_rig_cameras: bool = True
     scale: Scale | None = None
-    predicts_points: bool = False
     device: torch.device = CPU
     precision: torch.dtype = torch.float32
 

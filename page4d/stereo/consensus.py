@@ -392,8 +392,6 @@ def static_instant(predictions: Predictions, fused: FusedBackground) -> Predicti
         valid=background.known[None, None],
         depth=background.log_depth.exp()[None, None],
         depth_confidence=recalibrated(background.confidence, fused.agreement)[None, None],
-        points=None,
-        points_confidence=None,
         dynamic=None,
         agreement=fused.agreement.map(lambda counts: counts[None, None]),
     )

@@ -337,8 +337,6 @@ def fine_instant(
         valid=known[None, None],
         depth=depth[None, None],
         depth_confidence=confidence[None, None],
-        points=None,
-        points_confidence=None,
         dynamic=None if dynamic is None else dynamic[None, None],
         agreement=agreement,
     )

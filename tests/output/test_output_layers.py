@@ -13,7 +13,6 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
-from page4d.choices import PointSource
 from page4d.errors import InputError, ShapeError, UsageError
 from page4d.formats.ply import PointCloud, read_ply
 from page4d.options import PointOptions
@@ -106,8 +105,6 @@ def test_the_static_layer_passes_the_filters_of_a_cloud() -> None:
     assert static_cloud(background, PointOptions(max_points=100)).num_points == 100
     with_normals = static_cloud(background, PointOptions(normals=True, outliers=True)).normals
     assert with_normals is not None
-    without_point_head = static_cloud(background, PointOptions(source=PointSource.POINTS))
-    assert rows(without_point_head) == rows(static_cloud(background))
 
 
 def test_the_moving_layer_is_the_moving_part_of_the_merged_cloud(tmp_path: Path) -> None:

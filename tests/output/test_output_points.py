@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from page4d.choices import PointSource
 from page4d.errors import ShapeError, UsageError
 from page4d.formats.open3d import OUTLIER_NEIGHBOURS, estimate_normals, remove_outliers
 from page4d.formats.ply import PointCloud
@@ -142,19 +141,6 @@ def test_invalid_depth_and_low_confidence_are_dropped() -> None:
     half = merged_cloud(changed, replace(options, min_confidence=0.6))
     assert 0 < half.num_points < cloud.num_points
     assert half.confidence.min() >= 0.6
-
-
-def test_points_of_the_point_head_are_used_on_request() -> None:
-    capture = made_capture(1)
-    shifted = capture.world_points() + 0.25
-    capture = replace(capture, points=shifted, points_confidence=capture.depth_confidence * 0.5)
-    from_depth = merged_cloud(capture, PointOptions(edge_angle_deg=90))
-    from_head = merged_cloud(capture, PointOptions(edge_angle_deg=90, source=PointSource.POINTS))
-    assert from_head.num_points == from_depth.num_points
-    assert np.allclose(from_head.xyz, from_depth.xyz + 0.25, atol=1e-5)
-    assert np.allclose(from_head.confidence, from_depth.confidence * 0.5)
-    with pytest.raises(UsageError, match="predicts no points"):
-        merged_cloud(made_capture(1), PointOptions(source="points"))
 
 
 def test_bfloat16_predictions_make_a_cloud() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from page4d.choices import ExistingOutput, PointSource
+from page4d.choices import ExistingOutput
 from page4d.conventions import Scale
 from page4d.errors import (
     CapabilityError,
@@ -168,13 +168,6 @@ def test_chunks_without_overlap_are_refused_unless_calibrated(tmp_path):
     assert not (tmp_path / "out").exists()
     record = reconstruct(CAPTURE.scene(), TruthPredictor(CAPTURE), out=tmp_path / "out", settings=settings)
     assert [chunk.overlap for chunk in record.chunks] == [0, 0, 0]
-
-
-def test_points_that_are_not_predicted_are_refused_before_any_output(tmp_path):
-    settings = ReconstructSettings(points=PointOptions(source=PointSource.POINTS))
-    with pytest.raises(UsageError, match="only depth is predicted"):
-        reconstruct(CAPTURE.scene(), TruthPredictor(CAPTURE), out=tmp_path / "out", settings=settings)
-    assert not (tmp_path / "out").exists()
 
 
 def test_cameras_that_are_not_finite_end_the_run(tmp_path):

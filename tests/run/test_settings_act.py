@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 import page4d
-from page4d.choices import PointSource
 from page4d.errors import InputError, InterruptedRunError, MemoryBudgetError, Page4DError, UsageError
 from page4d.io.atomic import file_sha256
 from page4d.networks.config_parts import MatchConfig
@@ -156,7 +155,6 @@ RUN_CASES = (
     Case("seed", 1, base="thinned"),
 )
 POINT_CASES = (
-    Case("source", PointSource.POINTS),
     Case("min_confidence", 0.6),
     Case("min_views", 2),
     Case("edge_angle_deg", 20.0),

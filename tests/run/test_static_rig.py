@@ -11,7 +11,7 @@ from torch import Tensor
 
 from page4d.choices import CameraMotion, ExistingOutput, Poses
 from page4d.errors import InterruptedRunError
-from page4d.geometry.camera import pixel_grid, project
+from page4d.geometry.camera import project
 from page4d.geometry.rotation import matrix_from_rotation_vector, rotation_angle
 from page4d.geometry.time_axis import join_times
 from page4d.geometry.transforms import rigid, transform_points
@@ -129,19 +129,6 @@ def test_exact_static_cameras_are_recovered():
     torch.testing.assert_close(found[..., :3, :3], expected[..., :3, :3], rtol=0, atol=1e-9)
     torch.testing.assert_close(found[..., :3, 3], move.scale * expected[..., :3, 3], rtol=0, atol=1e-8)
     torch.testing.assert_close(placed.predictions.depth, move.scale * truth.depth)
-
-
-def test_predicted_points_keep_their_positions_in_the_camera_frame():
-    shaking = shaken(exact_predictions(CAPTURE).at_times(0, 8), 5)
-    placed = new_aligner().anchor(
-        replace(shaking, points=shaking.world_points(), points_confidence=shaking.depth), None
-    )
-    held = placed.predictions
-    seen, depth = project(transform_points(held.cameras.world_to_camera, held.points), shaking.cameras.intrinsics)
-    torch.testing.assert_close(depth, held.depth)
-    visible = held.depth > 0
-    grid = pixel_grid(24, 32, dtype=torch.float64).expand_as(seen)
-    torch.testing.assert_close(seen[visible], grid[visible], rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("num_views", [1, 3])

@@ -60,7 +60,6 @@ class TruthPredictor:
     takes_mixed_sizes: bool = False
     uses_rig_cameras: bool = False
     scale: Scale | None = Scale.ARBITRARY
-    predicts_points: bool = False
     device: torch.device = CPU
     precision: torch.dtype = torch.float32
     calls: list[tuple[int, int]] = field(default_factory=list)

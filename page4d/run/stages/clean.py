@@ -139,8 +139,6 @@ def first_background(first: Predictions, views: Sequence[int]) -> Predictions:
         valid=known,
         depth=torch.where(known, ordered.gather(1, middle), 0.0),
         depth_confidence=first.depth_confidence.gather(1, instant),
-        points=None,
-        points_confidence=None,
         dynamic=None,
     )
 

@@ -140,8 +140,7 @@ class StaticRig:
     def apply(self, predictions: Predictions, transform: Sim3) -> Predictions:
         """Bring predictions into the world by a transform, with the cameras of static views replaced.
 
-        Depth is relative to its camera and only multiplied. The points of a frame keep their positions in the camera
-        frame.
+        Depth is relative to its camera and only multiplied.
         """
         axes, static = predictions.depth.shape[:2], list(self.views)
         poses = transform.apply_to_cameras(predictions.cameras.world_to_camera.to(torch.float64)).clone()
@@ -149,12 +148,8 @@ class StaticRig:
         poses[:, :, static] = self.cameras.world_to_camera.to(poses).expand(*axes, -1, 4, 4)
         intrinsics[:, :, static] = self.cameras.intrinsics.to(intrinsics).expand(*axes, -1, 3, 3)
         cameras = replace(predictions.cameras, world_to_camera=poses, intrinsics=intrinsics)
-        points = predictions.points
-        if points is not None:
-            local = transform_points(predictions.cameras.world_to_camera.to(points), points)
-            points = transform_points(cameras.camera_to_world.to(points), transform.scale.to(points) * local)
         depth = predictions.depth * transform.scale.to(predictions.depth)
-        return replace(predictions, cameras=cameras, depth=depth, points=points)
+        return replace(predictions, cameras=cameras, depth=depth)
 
 
 class RigState(FileModel):

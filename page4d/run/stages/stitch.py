@@ -182,7 +182,7 @@ def blend(first: Predictions, second: Predictions) -> Predictions:
         intrinsics=mixed(first.cameras.intrinsics, second.cameras.intrinsics),
         image_size=first.cameras.image_size,
     )
-    names = ("depth", "depth_confidence", "points", "points_confidence", "dynamic")
+    names = ("depth", "depth_confidence", "dynamic")
     maps: dict[str, Any] = {name: mixed_maps(getattr(first, name), getattr(second, name)) for name in names}
     return replace(first, cameras=cameras, **maps)
 
