@@ -18,7 +18,6 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
-from torch.nn import functional
 
 from page4d.conventions import IMAGE_DEVIATION, IMAGE_MEAN
 from page4d.errors import InputError, UsageError, counted
@@ -44,10 +43,6 @@ _SIGMA = (0.1 / 224, 2.0 / 224)
 _RADIUS = 0.05
 """Radius of the blur kernel, as a fraction of the image side."""
 
-_LUMA = (0.299, 0.587, 0.114)
-_YIQ = ((0.299, 0.587, 0.114), (0.596, -0.274, -0.322), (0.211, -0.523, 0.312))
-"""RGB to luma and two chroma axes (NTSC)."""
-
 
 def draw_colours(random: np.random.Generator, blur: float, solarise: float) -> NDArray[np.float32]:
     """Draw brightness, contrast, saturation, hue, greyscale, blur and solarisation of a crop.
@@ -64,44 +59,18 @@ def draw_colours(random: np.random.Generator, blur: float, solarise: float) -> N
 
 def recolour(images: Float[Tensor, "F 3 H W"], drawn: Float[Tensor, "F 7"]) -> Float[Tensor, "F 3 H W"]:
     """Apply drawn augmentations to images in [0, 1]."""
-    brightness, contrast, saturation, hue, grey, sigma, solarised = drawn[:, :, None, None, None].unbind(1)
-    images = (images * brightness).clamp(0, 1)
-    images = _blend(_luma(images).mean(dim=(2, 3), keepdim=True), images, contrast)
-    images = _blend(_luma(images), images, saturation * (1 - grey))
-    images = _rotate_hue(images, hue.flatten() * (1 - grey.flatten()))
-    images = _blur(images, sigma.flatten())
-    return torch.where((solarised > 0) & (images >= 0.5), 1 - images, images)
+    from kornia import enhance, filters
 
-
-def _blend(base: Tensor, images: Tensor, factor: Tensor) -> Tensor:
-    """Interpolate or extrapolate from a base to the images."""
-    return (base + (images - base) * factor).clamp(0, 1)
-
-
-def _luma(images: Float[Tensor, "F 3 H W"]) -> Float[Tensor, "F 1 H W"]:
-    return (images * images.new_tensor(_LUMA)[:, None, None]).sum(dim=1, keepdim=True)
-
-
-def _rotate_hue(images: Float[Tensor, "F 3 H W"], hue: Float[Tensor, " F"]) -> Float[Tensor, "F 3 H W"]:
-    """Rotate the hue by a fraction of the circle."""
-    angle = 2 * math.pi * hue
-    cos, sin, zero, one = angle.cos(), angle.sin(), torch.zeros_like(angle), torch.ones_like(angle)
-    turn = torch.stack([one, zero, zero, zero, cos, -sin, zero, sin, cos], dim=-1).reshape(-1, 3, 3)
-    to_yiq = images.new_tensor(_YIQ)
-    return torch.einsum("fij,fjhw->fihw", torch.linalg.inv(to_yiq) @ turn @ to_yiq, images).clamp(0, 1)
-
-
-def _blur(images: Float[Tensor, "F 3 H W"], sigma: Float[Tensor, " F"]) -> Float[Tensor, "F 3 H W"]:
-    """Blur every image by its Gaussian; with sigma 0 it is unchanged."""
-    frames, channels, height, width = images.shape
-    radius = max(1, round(_RADIUS * max(height, width)))
-    offsets = torch.arange(-radius, radius + 1, device=images.device)
-    pixels = (sigma * max(height, width)).clamp(min=1e-3)
-    kernels = torch.exp(-0.5 * (offsets / pixels[:, None]) ** 2)
-    kernels = (kernels / kernels.sum(-1, keepdim=True)).repeat_interleave(channels, dim=0)[:, None]
-    flat = functional.pad(images.reshape(1, -1, height, width), (radius,) * 4, mode="reflect")
-    across = functional.conv2d(flat, kernels[:, :, None], groups=frames * channels)
-    return functional.conv2d(across, kernels[..., None], groups=frames * channels).view_as(images)
+    brightness, contrast, saturation, hue, grey, sigma, solarised = drawn.unbind(1)
+    images = enhance.adjust_brightness_accumulative(images, brightness)
+    images = enhance.adjust_contrast_with_mean_subtraction(images, contrast)
+    images = enhance.adjust_saturation_with_gray_subtraction(images, saturation * (1 - grey))
+    images = enhance.adjust_hue(images, 2 * math.pi * hue * (1 - grey))
+    side = max(images.shape[2:])
+    width = 2 * max(1, round(_RADIUS * side)) + 1
+    pixels = (sigma * side).clamp(min=1e-3)[:, None].expand(-1, 2)  # the smallest changes nothing
+    images = filters.gaussian_blur2d(images, (width, width), pixels)
+    return torch.where((solarised[:, None, None, None] > 0) & (images >= 0.5), 1 - images, images)
 
 
 _MIN_FRAMES = 8
