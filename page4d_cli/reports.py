@@ -157,7 +157,6 @@ def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> dict[str, Any]:
 
     scene, network = plan.scene, plan.predictor.record
     sizes = [[width, height] for height, width in (transform.canvas_size for transform in plan.transforms)]
-    are_one = all(size == sizes[0] for size in sizes)
     peak = plan.forecast.peak_bytes(max(chunk.length for chunk in plan.chunks))
     time = forecast_time(plan)
     spans = {} if time is None else {**time.seconds, "total": time.total}
@@ -167,7 +166,6 @@ def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> dict[str, Any]:
         "network": network.name,
         "num_times": scene.num_times,
         "views": list(scene.view_names),
-        "network_size": sizes[0] if are_one else None,
         "network_sizes": sizes,
         "map_sizes": [list(transform.map_size[::-1]) for transform in plan.map_transforms],
         "chunks": [[chunk.start, chunk.stop, chunk.overlap] for chunk in plan.chunks],
@@ -190,7 +188,7 @@ def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> dict[str, Any]:
         ("scene", f"{scene.name}: {counted(scene.num_times, 'instant')} of {', '.join(scene.view_names)}"),
         *clock_fields(scene.synchronisation, [view.clock for view in scene.views], scene.options.sync),
         ("network", ", ".join(filter(None, (network.name, network.notice)))),
-        ("images", f"{texts[0] if are_one else ', '.join(texts)} px"),
+        ("images", f"{texts[0] if len(set(texts)) == 1 else ', '.join(texts)} px"),
         *_detail(plan),
         ("chunks", f"{len(plan.chunks)} of {each}, overlap {max(chunk.overlap for chunk in plan.chunks)}"),
         ("memory", f"peak about {human_size(peak)} ({plan.forecast.device}), {allowed}"),

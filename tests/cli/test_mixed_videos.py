@@ -71,5 +71,4 @@ def test_the_plan_lists_the_size_of_every_view(scene: Path, tmp_path, reconstruc
     assert "images   42x56, 56x42, 56x42, 56x28 px" in ended.out
     ended = reconstruct(scene, tmp_path / "out", "--size", "56", "--dry-run", "--json")
     plan = json.loads(ended.out)
-    assert plan["network_size"] is None
     assert plan["network_sizes"] == [list(reversed(size)) for size in CANVASES.values()]

@@ -138,7 +138,7 @@ def test_flags_and_outputs_are_read_from_a_file(scene: Path, tmp_path, cli):
     assert ended.code == 0
     plan = json.loads(ended.out)
     assert plan["out"] == str(tmp_path / "rig" / "out")
-    assert (plan["network"], max(plan["network_size"]), plan["chunks"]) == ("page4d-mv", 28, [[0, 4, 0]])
+    assert (plan["network"], max(plan["network_sizes"][0]), plan["chunks"]) == ("page4d-mv", 28, [[0, 4, 0]])
     assert plan["memory_bytes"] == 20 * 10**9
 
 
