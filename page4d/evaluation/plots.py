@@ -20,7 +20,7 @@ from page4d.io.atomic import check_folder
 from page4d.output.preview.cloud import bulk, centers_of, looking_along
 from page4d.output.record import TransformRecord
 from page4d.plotting.canvas import FAINT, INK, NO_VALUE, PREDICTED_POINTS, TRUE_POINTS, view_color
-from page4d.plotting.charts import Chart, Curve, add_legend, draw_charts, draw_figure, rgb, short_name
+from page4d.plotting.charts import Chart, Curve, add_legend, draw_chart, draw_figure, rgb, short_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -128,7 +128,7 @@ def _over_time(depth: DepthReport) -> Picture:
     ]
     overall = Curve(name="all views", color=INK, x=depth.times, y=[own.abs_rel for own in result.per_time], width=2.4)
     title = f"Depth error over time, aligned by {result.alignment}"
-    return draw_charts([Chart(title=title, x_label="time [s]", y_label="AbsRel", curves=[*curves, overall])])
+    return draw_chart(Chart(title=title, x_label="time [s]", y_label="AbsRel", curves=[*curves, overall]))
 
 
 def _top_view(comparison: Comparison, record: TransformRecord) -> Picture:
@@ -203,7 +203,7 @@ def _sparsification(report: ConfidenceReport) -> Picture:
     normalized = "" if report.ordering is None else f" (normalized {report.ordering:.3f})"
     title = f"Sparsification of depth errors, aligned by {report.alignment}: AUSE {report.ause:.3g}{normalized}"
     y_label = "AbsRel of the remaining pixels"
-    return draw_charts([Chart(title=title, x_label="removed pixels [%]", y_label=y_label, curves=curves)])
+    return draw_chart(Chart(title=title, x_label="removed pixels [%]", y_label=y_label, curves=curves))
 
 
 def _maps(frame: FramePair, fit: DepthFit) -> tuple["np.ma.MaskedArray[Any, Any]", ...]:

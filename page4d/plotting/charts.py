@@ -1,7 +1,6 @@
 """Line charts and other figures of matplotlib's Agg backend, without pyplot and the user's style settings."""
 
 import logging
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -34,53 +33,30 @@ class Curve:
     y: Sequence[float | None] = ()
     width: float = 1.6
     style: Literal["-", "--", ":"] = "-"
-    marker: Literal["", "o"] = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """Curves over common axes. The y axis starts at 0 unless `from_zero` is False; `whole_x` has integer ticks."""
+    """Curves over common axes. The y axis starts at 0 if no value is below."""
 
     title: str
     x_label: str
     y_label: str
     curves: Sequence[Curve]
-    from_zero: bool = True
-    whole_x: bool = False
 
 
-def draw_charts(
-    charts: Sequence[Chart],
-    columns: int = 1,
-    size: tuple[int, int] = (860, 470),
-    legend: Literal["each", "shared"] = "each",
-) -> NDArray[np.uint8]:
-    """Draw charts of `size` (width, height) px in a grid. Returns the picture [H, W, 3] in RGB.
+def draw_chart(chart: Chart, size: tuple[int, int] = (860, 470)) -> NDArray[np.uint8]:
+    """Draw a chart of `size` (width, height) px with a legend on its right. Returns the picture [H, W, 3] in RGB.
 
-    Each chart has a legend on its right, or all charts share one legend below and the range of x. Equal input gives
-    equal pixels.
+    Equal input gives equal pixels.
     """
-    rows = math.ceil(len(charts) / columns)
-    shared = list({curve.name: curve for chart in charts for curve in chart.curves if curve.name}.values())
-    shared = shared if legend == "shared" else []
-    height = size[1] * rows + (24 * max(math.ceil(len(shared) / 4), 1) + 10 if legend == "shared" else 0)
 
     def paint(figure: "Figure") -> None:
-        grid = figure.subplots(rows, columns, squeeze=False)
-        for index, axes in enumerate(grid.flat):
-            if index < len(charts):
-                _draw_chart(axes, charts[index])
-                if legend == "each":
-                    add_legend(axes, charts[index].curves)
-            else:
-                axes.set_axis_off()
-        if legend == "shared":
-            _share_x([axes for axes in grid.flat if axes.lines])
-        if shared:
-            keys = figure.legend(handles=_handles(shared), loc="outside lower center", ncols=4, frameon=False)
-            _label(keys, shared)
+        axes = figure.subplots()
+        _draw_chart(axes, chart)
+        add_legend(axes, chart.curves)
 
-    return draw_figure((size[0] * columns, height), paint)
+    return draw_figure(size, paint)
 
 
 def draw_figure(size: tuple[int, int], paint: Callable[["Figure"], None]) -> NDArray[np.uint8]:
@@ -102,7 +78,7 @@ def draw_figure(size: tuple[int, int], paint: Callable[["Figure"], None]) -> NDA
 
 
 def _draw_chart(axes: "Axes", chart: Chart) -> None:
-    from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+    from matplotlib.ticker import MaxNLocator
 
     axes.set_facecolor(rgb(BACKGROUND))
     axes.set_title(drawable(chart.title), loc="left", fontsize=11, color=rgb(INK), parse_math=False)
@@ -121,12 +97,9 @@ def _draw_chart(axes: "Axes", chart: Chart) -> None:
         axes.set_xticks([])
         axes.set_yticks([])
         return
-    if chart.from_zero and axes.dataLim.y0 >= 0:
+    if axes.dataLim.y0 >= 0:
         axes.set_ylim(0, 1.06 * axes.dataLim.y1 or 1.0)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10]))
-    if chart.whole_x:
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1, steps=[1, 2, 2.5, 5, 10]))
-        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
 
 
 def _draw_curve(axes: "Axes", curve: Curve) -> None:
@@ -145,7 +118,7 @@ def _draw_curve(axes: "Axes", curve: Curve) -> None:
 
 
 def _line(curve: Curve) -> dict[str, Any]:
-    look = {"linewidth": curve.width, "linestyle": curve.style, "marker": curve.marker or "none", "markersize": 4.5}
+    look = {"linewidth": curve.width, "linestyle": curve.style}
     return {"color": rgb(curve.color), "solid_capstyle": "round", **look}
 
 
@@ -159,13 +132,6 @@ def add_legend(axes: "Axes", curves: Sequence[Curve]) -> None:
     if named:
         place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0), "borderaxespad": 0}
         _label(axes.legend(handles=_handles(named), frameon=False, **place), named)
-
-
-def _share_x(drawn: Sequence["Axes"]) -> None:
-    if drawn:
-        limits = [axes.get_xlim() for axes in drawn]
-        for axes in drawn:
-            axes.set_xlim(min(low for low, _ in limits), max(high for _, high in limits))
 
 
 def _handles(curves: Sequence[Curve]) -> list[Any]:

@@ -45,7 +45,6 @@ from torch.nn.functional import avg_pool2d
 
 import page4d
 from page4d.choices import ExistingOutput
-from page4d.formats.maps import write_png
 from page4d.geometry.camera import Cameras
 from page4d.networks.config import NetworkConfig
 from page4d.networks.config_parts import CameraHeadConfig, DPTHeadConfig
@@ -56,8 +55,6 @@ from page4d.networks.presets import PRESETS
 from page4d.networks.tokens import Stream
 from page4d.networks.trunk import Aggregator, TrunkOutput
 from page4d.options import ReconstructSettings
-from page4d.plotting.canvas import view_color
-from page4d.plotting.charts import Chart, Curve, draw_charts
 from page4d.run.memory import Extent, NetworkCost, cost_of, is_out_of_memory
 from page4d.stereo.sweep import Windows, aggregate_scores, correlate
 from page4d.weights.loading import LoadedNetwork
@@ -355,29 +352,6 @@ def memory(device: torch.device, folder: Path, options: argparse.Namespace) -> d
     return {"instants": len(record.times), "chunks": [chunk.stop - chunk.start for chunk in record.chunks]}
 
 
-def draw(found: dict[str, Any], path: Path) -> None:
-    """Draw memory and time of the schedules over the number of images, and the chunks."""
-    charts = []
-    for field, label, unit in (("bytes", "peak memory [GB]", 1e9), ("seconds", "time [s]", 1.0)):
-        curves = []
-        for number, (precision, schedule) in enumerate(
-            dict.fromkeys((row["precision"], row["schedule"]) for row in found.get("schedule", []))
-        ):
-            rows = [r for r in found["schedule"] if (r["precision"], r["schedule"]) == (precision, schedule)]
-            values = [None if row["measured"] is None else row["measured"][field] / unit for row in rows]
-            name, x = f"{schedule}, {precision}", [float(row["images"]) for row in rows]
-            style = "--" if schedule == "public" else "-"
-            curves.append(Curve(name=name, color=view_color(number), x=x, y=values, marker="o", style=style))
-        charts.append(Chart(title="Forward pass", x_label="images", y_label=label, curves=curves, whole_x=True))
-    rows = found.get("chunks", [])
-    x = [float(row["chunk"]) for row in rows]
-    for field, label in (("seconds_per_instant", "time per instant [s]"), ("waiting_share", "share of waiting")):
-        curve = Curve(name="sample", color=view_color(0), x=x, y=[row[field] for row in rows], marker="o")
-        chart = Chart(title="reconstruct", x_label="chunk [instants]", y_label=label, curves=[curve], whole_x=True)
-        charts.append(chart)
-    write_png(path, draw_charts(charts, columns=2, size=(640, 420)))
-
-
 def main() -> None:
     """Run all parts, and write their results after each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -421,7 +395,6 @@ def main() -> None:
         except Exception:
             traceback.print_exc()
             failed.append(part)
-    draw(found, options.out / "gpu.png")
     sys.exit(f"failed: {', '.join(failed)}" if failed else 0)
 
 

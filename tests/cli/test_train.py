@@ -16,13 +16,6 @@ from tools import held_out
 RUN = ("--preset", "tiny", "--device", "cpu", "--threads", "1")
 
 
-@pytest.fixture(autouse=True)
-def _one_curve(request, monkeypatch):
-    """Draw the learning curve, which takes longer than the steps, in one test."""
-    if "trained" not in request.fixturenames:
-        monkeypatch.setattr("page4d.lab.training.train.draw_curve", lambda *_: None)
-
-
 @pytest.fixture
 def trained(cli, tmp_path):
     ended = cli("train", "--out", tmp_path / "run", *RUN, "--until-samples", 4, "--tensorboard", "--json")
@@ -41,7 +34,6 @@ def test_a_run_writes_weights_that_held_out_evaluates(trained, capsys):
         "checkpoint.pt",
         "metrics.jsonl",
         "weights.safetensors",
-        "curve.png",
         "tensorboard",
     }
     assert list((out / "tensorboard").iterdir())

@@ -71,8 +71,8 @@ def run_tiny(
     request = PretrainRequest(out=out, config=config, steps=steps, device="cpu", **more)
     with ExitStack() as stack:
         stack.enter_context(patch.object(first_step, "_INTERVAL_S", 0.0))
-        for name in () if pictures else ("draw_losses", "draw_pictures"):
-            stack.enter_context(patch(f"page4d.lab.pretraining.pretrain.{name}"))
+        if not pictures:
+            stack.enter_context(patch("page4d.lab.pretraining.pretrain.draw_pictures"))
         return pretrain(request, SilentTrainingObserver(), stop)
 
 

@@ -67,11 +67,10 @@ def train_tiny(
     observer: SilentTrainingObserver | None = None,
     **more: Any,
 ) -> TrainOutcome:
-    """Train without drawing the learning curve or rendering a scene again, and poll `stop` by step only."""
+    """Train without rendering a scene again, and poll `stop` by step only."""
     more = {"device": "cpu", "half": False, **more}
     request = TrainRequest(out=out, config=config, budget=Budget(samples=samples), **more)
     with (
-        patch("page4d.lab.training.train.draw_curve"),
         patch.object(first_step, "_INTERVAL_S", 0.0),
         patch.object(data, "sample_truth", rendered_once),
         patch.object(validation, "sample_truth", rendered_once),

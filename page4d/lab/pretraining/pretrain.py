@@ -19,7 +19,6 @@ from page4d.lab.pretraining.mae import MAEConfig
 from page4d.lab.pretraining.profiles import profile_dino, profile_mae
 from page4d.lab.pretraining.tasks import PretrainStep, PretrainTask, build_task, draw_pictures
 from page4d.lab.training.checkpoint import Checkpoint, RunState, restored_state
-from page4d.lab.training.curves import draw_losses
 from page4d.lab.training.engine import (
     Loop,
     LoopContext,
@@ -107,14 +106,6 @@ def resume(checkpoint: PretrainCheckpoint, device: torch.device) -> PretrainStat
 
 _BUDGET_OPTIONS = "⟨steps⟩ or ⟨until_seconds⟩"
 _MEMORY_HINT = "use a smaller ⟨batch⟩, or a smaller encoder"
-_CURVES = {
-    "mae": {"total": "squared error of masked patches"},
-    "dino": {
-        "total": "cross entropy",
-        "teacher_entropy": "entropy of the teacher, nats",
-        "teacher_information": "mutual information of class and image, nats",
-    },
-}
 _MIN_INFORMATION = 0.1
 """Mutual information of class and image in nats below which a teacher has collapsed."""
 
@@ -179,7 +170,6 @@ def pretrain(request: PretrainRequest, observer: TrainObserver, stop: Callable[[
         if session.group.is_main:
             metrics = read_metrics(folder.metrics)
             release_encoder(state, folder.encoder, metrics)
-            draw_losses(metrics, folder.curve, _CURVES[state.config.method.kind])
             draw_pictures(state.task, footage, state.config, folder.path)
             _warn_of_collapse(metrics, observer)
         session.group.wait()

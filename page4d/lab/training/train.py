@@ -19,7 +19,6 @@ from page4d.errors import UsageError
 from page4d.io.atomic import parse_pin
 from page4d.lab.training import state as states
 from page4d.lab.training.config import SYNTHETIC, TrainConfig, TrainedPart
-from page4d.lab.training.curves import draw_curve
 from page4d.lab.training.data import CurriculumStep, Source, advance, feed_batches, open_training_sources, plan_step
 from page4d.lab.training.engine import (
     Loop,
@@ -306,13 +305,12 @@ def _check_workers(workers: int) -> None:
 
 
 def _finish(state: TrainingState, session: Session, *, half: bool) -> None:
-    """Write weights and chart. Only synthetic sources have held-out scenes on which limits can be fitted."""
+    """Write weights. Only synthetic sources have held-out scenes on which limits can be fitted."""
     folder, metrics = session.folder, read_metrics(session.folder.metrics)
     limits: OODLimits | None = None
     if all(source.path == SYNTHETIC for source in state.config.sources):
         limits = find_ood_limits(state.average.network, state.config.evaluation, session.device)
     release_weights(state, folder.weights, metrics, limits=limits, processes=session.group.size, half=half)
-    draw_curve(metrics, folder.curve)
 
 
 def _command(position: Position, processes: int) -> str:
