@@ -22,6 +22,12 @@ def slice_times(record: Record, start: int, stop: int) -> Record:
     return _map_tensors([record], lambda tensors, axis: tensors[0][(slice(None),) * axis + (slice(start, stop),)])
 
 
+def at_instants(record: Record, instants: Sequence[int]) -> Record:
+    """Return some instants, in their order, as a copy."""
+    chosen = torch.as_tensor(instants)
+    return _map_tensors([record], lambda tensors, axis: tensors[0].index_select(axis, chosen.to(tensors[0].device)))
+
+
 def join_times(parts: Sequence[Record]) -> Record:
     """Concatenate consecutive parts of one capture; other fields are those of the first part."""
     return _map_tensors(parts, torch.cat) if len(parts) > 1 else parts[0]

@@ -20,6 +20,7 @@ from page4d.run.plan import RunPlan
 from page4d.run.predictor import PredictedChunk
 from page4d.run.summary import compare_rigs
 from page4d.scene.batches import open_placed_batches
+from page4d.stereo.background import Background
 
 MAX_HALVINGS = 3
 """Number of times that a chunk that does not fit in memory is halved."""
@@ -56,13 +57,14 @@ def local_chunks(plan: RunPlan, journal: Journal) -> Iterator[ChunkSource]:
 
 @dataclass(frozen=True, kw_only=True)
 class ChunkFacts:
-    """The start of the work on a predicted chunk, how footage and cameras fit, and the network's memory after it."""
+    """The start of the work on a predicted chunk, how footage and cameras fit, network memory, and background."""
 
     chunk: Chunk
     begin: float
     domain: Domain
     residuals: ResidualsRecord | None
     memory: Memory | None
+    background: Background | None = None
 
 
 class ArrivedChunk(NamedTuple):
@@ -141,8 +143,9 @@ class ChunkPredictions:
             domain=domain_of(predicted, self._plan),
             residuals=residuals,
             memory=predicted.memory,
+            background=predicted.background,
         )
-        return ArrivedChunk(predicted._replace(predictions=predictions, memory=None), facts)
+        return ArrivedChunk(predicted._replace(predictions=predictions, memory=None, background=None), facts)
 
     def _halve(self, index: int, halvings: int) -> None:
         """Replan from a chunk on with half its length, or with the least, if that is more.

@@ -63,6 +63,8 @@ def choose_chunks(
     min_length = max(1, 2 * overlap)
     longest = min(requested or max(MAX_DEFAULT_LENGTH, min_length), num_times)
     shortest = longest if requested else min(min_length, num_times)
+    if forecast.pass_length is not None and forecast.peak_bytes(num_times) <= limit.num_bytes:
+        return plan_chunks(num_times, num_times, overlap), []
     for length in range(longest, shortest - 1, -1):  # each forecast takes a second
         chunks = plan_chunks(num_times, requested or length, overlap)
         planned = max(chunk.length for chunk in chunks)

@@ -257,7 +257,8 @@ class Forecast:
     fused for every instant; `preview` pictures are drawn at the end. The scene has `num_times` instants. `fine_size`
     is (height, width) of depth and clouds, None for that of the network, `flow_size` that of pictures whose flow is
     measured, None without motion. `people` is whether the pose model runs, `descriptors` whether refinement compares
-    those of XFeat.
+    those of XFeat. The only chunk of a run passes through network and refinement `pass_length` instants at a time;
+    None for all together.
     """
 
     views: int
@@ -274,6 +275,7 @@ class Forecast:
     flow_size: tuple[int, int] | None = None
     people: bool = False
     descriptors: bool = False
+    pass_length: int | None = None
 
     @property
     def flow_pixels(self) -> int:
@@ -301,10 +303,10 @@ class Forecast:
         are drawn at the end, from frames that are decoded again. Finer depth has arrays, compiled kernels, and a
         second set of decoders.
         """
-        extent = self._extent(length)
-        network = 0 if self.cost is None else self.cost.num_bytes(extent)
+        extent, at_once = self._extent(length), min(length, self.pass_length or length)
+        network = 0 if self.cost is None else self.cost.num_bytes(self._extent(at_once))
         if self.descriptors:
-            refined = _DESCRIPTOR_BYTES + length * self.views * _DESCRIPTOR_IMAGE_BYTES
+            refined = _DESCRIPTOR_BYTES + at_once * self.views * _DESCRIPTOR_IMAGE_BYTES
             network = max(network, refined)  # one after the other
         raising = int(self.fine_pixels * _FINE_BYTES) + _DETAIL_BYTES if self.fine_pixels else 0
         if self.device.type == "cuda":

@@ -140,7 +140,7 @@ def plan_run(scene: Scene, predictor: Predictor, evidence: SceneEvidence | None 
     )
     fine = detail_transforms(scene, predictor, transforms, has_cameras=world.is_fixed)
     flow = motion_transforms(scene, settings)
-    forecast = _forecast(evidence, predictor, transforms, fine, flow)
+    forecast = _forecast(evidence, predictor, transforms, fine, flow, _pass_length(scene, predictor, world))
     limit = MemoryLimit(
         num_bytes=settings.memory_bytes or usable_bytes(predictor.device), is_strict=settings.memory_bytes is not None
     )
@@ -287,6 +287,7 @@ def _forecast(
     transforms: tuple[PixelTransform, ...],
     fine: tuple[PixelTransform, ...] | None,
     flow: tuple[PixelTransform, ...] | None,
+    pass_length: int | None,
 ) -> Forecast:
     load_open3d()  # part of the memory in use before the run
     scene, device = evidence.scene, predictor.device
@@ -306,7 +307,23 @@ def _forecast(
         flow_size=None if flow is None else shared_canvas(flow),
         people=(evidence.will_check or evidence.is_pending) and is_fetched(),
         descriptors=_descriptors(scene, predictor) is not None,
+        pass_length=pass_length,
     )
+
+
+_MAX_PASSES = 2
+"""Passes of the only chunk of a run; more would keep more instants in memory."""
+
+
+def _pass_length(scene: Scene, predictor: Predictor, world: World) -> int | None:
+    """Return the number of instants of a pass if the capture is one chunk of several passes under known cameras."""
+    settings, length = predictor.settings, MAX_DEFAULT_LENGTH
+    if settings.chunk is not None or not length < scene.num_times <= _MAX_PASSES * length:
+        return None
+    refines = isinstance(predictor, NetworkPredictor) and predictor.network.config.matches is not None
+    is_static = all(view.camera is not None and view.camera.is_static for view in scene.views)
+    is_rig = world.is_fixed and scene.num_views > 1 and is_static
+    return length if is_rig and refines and settings.refine and settings.fuse else None
 
 
 def _preprocess_notices(

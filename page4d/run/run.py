@@ -325,7 +325,8 @@ class Run:
         record = self._chunk_record(stitched, facts, transform)
         self._check_seams([record])
         with self.journal.timed("clean"):
-            predictions = self.cleaner.clean(replace(stitched.predictions, scale=self.world.scale))
+            placed = replace(stitched.predictions, scale=self.world.scale)
+            predictions = self.cleaner.clean(placed, facts.background)
         first, index = stitched.chunk.start, len(self.finished)
         written, motion = self._write_instants(first, predictions, stitched.following)
         tensors = {**self.motion.chunk_tensors(), **({} if facts.memory is None else {_MEMORY: facts.memory})}

@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 
 from page4d.choices import DepthSize, ExistingOutput, Poses, SparseStrategy, TimeEncoding
 from page4d.errors import UsageError
+from page4d.geometry.time_axis import at_instants
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.networks.conditioning import Memory
 from page4d.networks.config import NetworkConfig
@@ -237,3 +238,25 @@ def test_pixels_that_show_the_background_are_not_refined(tmp_path, monkeypatch):
     settings = replace(SETTINGS, poses=Poses.INPUT, depth_size=DepthSize.NETWORK)
     reconstruct(CAPTURE.scene(), predictor.with_settings(settings), out=tmp_path / "out", settings=settings)
     assert [static is None for static in given] == [True, False, False, False]
+
+
+def test_short_captures_of_known_static_cameras_are_predicted_in_passes_over_every_second_instant(tmp_path):
+    """The first pass is that of these instants alone; the second one has its background."""
+    network = without_zeros(replace(TINY, matches=MatchConfig(dim=8, hidden=8)))
+    torch.nn.init.constant_(network.get_parameter("aggregator.dynamic.head.mask_head.4.bias"), -9.0)  # all is static
+    settings = replace(SETTINGS, chunk=None, overlap=None, poses=Poses.INPUT, depth_size=DepthSize.NETWORK)
+    predictor = NetworkPredictor(network=network, device=CPU, settings=settings)
+    scene = replace(CAPTURE, num_times=9).scene()
+    with open_batches(scene, 42, 14) as reader:
+        batch = reader.read(0, 9)
+    found = replace(predictor, pass_length=8).predict(batch)
+    first = predictor.predict(at_instants(batch, range(0, 9, 2)))
+    assert found.rig_scale == 1
+    torch.testing.assert_close(found.predictions.times, batch.times)
+    torch.testing.assert_close(found.predictions.depth[:, ::2], first.predictions.depth * first.rig_scale)
+    assert found.background is not None
+    assert found.background.known.all()
+    second = found.predictions.depth[0, 1::2]
+    torch.testing.assert_close(second, found.background.log_depth.exp().expand_as(second))
+    record = reconstruct(scene, predictor, out=tmp_path / "out", settings=settings)
+    assert [(chunk.start, chunk.stop) for chunk in record.chunks] == [(0, 9)]

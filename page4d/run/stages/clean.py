@@ -210,10 +210,11 @@ class Cleaner(Stage[CleaningState]):
 
         Only calibrated cameras keep its unit from chunk to chunk.
         """
-        predictor, world = self._plan.predictor, self._plan.world
-        if self._background is None or not world.is_fixed or not isinstance(predictor, NetworkPredictor):
-            return self._plan
-        return replace(self._plan, predictor=replace(predictor, background=self._background))
+        predictor, plan = self._plan.predictor, self._plan
+        if not plan.world.is_fixed or not isinstance(predictor, NetworkPredictor):
+            return plan
+        length = plan.forecast.pass_length if len(plan.chunks) == 1 else None
+        return replace(plan, predictor=replace(predictor, background=self._background, pass_length=length))
 
     def _predict_background(self) -> None:
         """Predict instants that are spread over the whole scene, and fuse them.
@@ -244,15 +245,18 @@ class Cleaner(Stage[CleaningState]):
         with self._open_chunks(plan, Journal(SilentObserver())) as source:
             return source(plan.chunks[0], (), None)
 
-    def clean(self, predictions: Predictions) -> Predictions:
-        """Clean consecutive instants [1, T, V, H, W] in the final world; unfused, compare views if asked for."""
+    def clean(self, predictions: Predictions, background: Background | None = None) -> Predictions:
+        """Clean consecutive instants [1, T, V, H, W] in the final world; unfused, compare views if asked for.
+
+        `background` is that of their prediction, None without.
+        """
         if not self._fuses:
             if not self._plan.settings.points.min_views:
                 return predictions
             agreement = measure_agreement(predictions.depth, predictions.known, predictions.cameras)
             return replace(predictions, agreement=agreement)
         if not self._is_begun:
-            self._begin(predictions)
+            self._begin(predictions, background)
         device = self._plan.predictor.device
         fused = None if self._fused is None else to_device(self._fused, device)
         cleaned = to_device(clean(to_device(predictions, device), fused), "cpu")
@@ -266,10 +270,15 @@ class Cleaner(Stage[CleaningState]):
         min_views = (self._so_far.min_views or 0) if requested is None else requested
         return replace(instant, background=self._fused, min_views=min_views)
 
-    def _begin(self, first: Predictions) -> None:
+    def _begin(self, first: Predictions, background: Background | None) -> None:
         """Complete the background with the unit and the cameras of the first cleaned instants."""
         self._is_begun = True
-        if not self._plan.background_length and first.num_times >= min(_MIN_SAMPLES, self._plan.scene.num_times):
+        self._background = self._background or background
+        if (
+            self._background is None
+            and not self._plan.background_length
+            and first.num_times >= min(_MIN_SAMPLES, self._plan.scene.num_times)
+        ):
             self._background = estimate_background(first, self._static_views())
         if self._background is None:
             return
