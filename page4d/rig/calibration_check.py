@@ -25,7 +25,7 @@ from page4d.rig.epipolar import normalized_points, relative_pose_of, tangents
 from page4d.rig.evidence import PixelEvidence, TextureSource
 from page4d.rig.graph import choose_pairs
 from page4d.rig.learned import TEXTURE_MODEL, texture_kinds, tolerance
-from page4d.rig.mistakes import Hypothesis, common_mistakes, exchanges, other_lenses
+from page4d.rig.mistakes import MAX_CYCLE_VIEWS, Hypothesis, common_mistakes, exchanges, other_lenses
 from page4d.rig.people.model import NO_POSE_MODEL, is_fetched, model_sha256
 from page4d.rig.people.pairs import PersonPairs, pair_people
 from page4d.rig.people.pose import MIN_RATIO, MIN_SCORE, quick_people_pose
@@ -184,7 +184,8 @@ class _Check:
         Not for pairs of confirmed cameras, unless some pair does not fit.
         """
         is_used, open_views = False, self.unconfirmed()
-        others = [mistake.cameras for mistake in other_lenses(self.cameras)]
+        mistakes = other_lenses(self.cameras)
+        mistakes += exchanges(self.names, self.cameras) if len(self.names) <= MAX_CYCLE_VIEWS else []
         pairs = [
             pair for pair in choose_pairs(source.affinity()) if pair not in self.shared or not self.is_texture(pair)
         ]
@@ -192,7 +193,8 @@ class _Check:
             if not open_views & {*pair} and min(self.given.values(), default=1.0) >= MIN_FIT:
                 continue
             found = _as_given(source, pair, self.cameras) or _determined(source, pair, self.cameras)
-            found = found or next(filter(None, (_as_given(source, pair, cameras) for cameras in others)), None)
+            others = (_as_given(source, pair, one.cameras) for one in mistakes if {*pair} & {*one.views})
+            found = found or next(filter(None, others), None)
             if found is not None:
                 for views in (pair, pair[::-1]):
                     self.shared[views] = _of_texture(found, (self.cameras[view].lens for view in views), views)

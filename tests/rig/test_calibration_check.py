@@ -115,6 +115,7 @@ CHAIN, APART = ((0, 1), (1, 2), (0, 2)), ((0, 1), (2, 3))
         (tuple, None, 40, None, (), ()),
         (tuple, None, 30, None, (), NAMES),
         (swapped, None, 120, "swapped", ("cam01", "cam03"), None),
+        (swapped, None, 45, "swapped", ("cam01", "cam03"), None),
         (first_turned, None, 120, "turned", ("cam01",), None),
         (first_turned, CHAIN[:2], 120, "turned", ("cam01",), None),
         (first_turned, APART, 120, "turned", ("cam01", "cam02"), None),
