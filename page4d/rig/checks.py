@@ -5,7 +5,7 @@ import numpy as np
 from page4d.options import in_options
 from page4d.rig.adjust import RESIDUAL_LIMIT, Adjustment
 from page4d.rig.assembly import FOCAL_LIMIT, Assembly, turns_deg
-from page4d.rig.graph import views_in_loops
+from page4d.rig.graph import main_parts, views_in_loops
 from page4d.rig.records import Evidence, rotation_angle_deg
 
 _STABILITY_LIMIT_DEG = 5.0
@@ -33,6 +33,7 @@ def refuse_unconfirmed(rig: Assembly) -> None:
         _check_residuals(rig, rig.adjustment)
         _check_pairs(rig, rig.adjustment)
         _check_stability(rig)
+        _check_links(rig)
         _check_focals(rig, rig.adjustment)
 
 
@@ -94,6 +95,14 @@ def _check_stability(rig: Assembly) -> None:
     for view, change in zip(views, np.median(turns, axis=1) if len(views) > 2 else turns.max(1), strict=True):
         if change > _STABILITY_LIMIT_DEG and view not in rig.known:
             rig.reasons[view] = f"not stable (halves of the instants differ by {change:.0f} degrees)"
+
+
+def _check_links(rig: Assembly) -> None:
+    """Refuse cameras whose pairs with placed ones are all with refused ones: these gave their distances."""
+    left = set(rig.placement.views) - rig.reasons.keys()
+    links = [pair for pair in rig.placement.pairs if left >= {*pair.views}]
+    alone = left - {*main_parts(len(rig.names), links, [*rig.known])[0]} - rig.known.keys()
+    rig.reasons |= dict.fromkeys(alone, "only cameras that are not placed link it to the others")
 
 
 def _check_focals(rig: Assembly, found: Adjustment) -> None:

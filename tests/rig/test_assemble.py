@@ -99,6 +99,15 @@ def test_views_are_placed_in_the_world_of_known_cameras_which_stay(known: tuple[
     assert assembly.person_height[0] == pytest.approx(1700 * unit, rel=0.1)
 
 
+def test_cameras_that_only_a_refused_one_links_are_not_placed():
+    assembly = assembled()
+    pairs = tuple(pair for pair in assembly.placement.pairs if 1 in pair.views)
+    assembly.placement, assembly.reasons = replace(assembly.placement, pairs=pairs), {1: "not stable"}
+    refuse_unconfirmed(assembly)
+    reasons = ["no other camera is placed", "not stable", "only cameras that are not placed link it to the others"]
+    assert [record.reason for record in placed_views(assembly)[0]] == reasons
+
+
 def test_a_calibration_that_contradicts_the_evidence_is_reported():
     """A known camera that was turned by 25 degrees does not move; its pair is no evidence of the others."""
     turned = WORLD.world_to_camera.copy()

@@ -118,11 +118,11 @@ def test_few_instants_and_no_people_are_refused_with_figures() -> None:
         assert pair.reason == f"0 common instants with people, needs {MIN_INSTANTS}"
 
 
-def test_keypoints_without_depth_or_extent_are_refused() -> None:
+def test_keypoints_without_depth_extent_or_parallax_are_refused() -> None:
     rig = filmed(EXACT)
     flat = [tuple(replace(t, joints=np.full_like(t.joints, 500.0)) for t in view) for view in rig.people]
     unseen = [tuple(replace(t, visibility=np.zeros_like(t.visibility)) for t in view) for view in rig.people]
-    for people in (flat, unseen):
+    for people in (flat, unseen, [rig.people[0]] * 2):
         assert not registered(replace(rig, people=tuple(people)), 0, 1).is_accepted
 
 

@@ -15,7 +15,7 @@ from page4d.rig.people.pairs import (
     resolve_sides,
     rows_of_tracklets,
 )
-from page4d.rig.records import Evidence, Lens, Pair, PairPose, ViewPeople, rotation_angle_deg
+from page4d.rig.records import Evidence, Lens, Pair, PairPose, ViewPeople, direction_angle_deg, rotation_angle_deg
 
 MIN_SCORE = 0.43
 """Score of accepted pairs: wrong poses of rigs in the laboratory reach 0.4, true ones 0.5 to 0.8."""
@@ -25,6 +25,9 @@ MIN_RATIO = 1.4
 
 MAX_JACKKNIFE_DEG = 3.0
 """Change of rotation between halves of the instants: the bias of keypoints is 1 to 3 degrees."""
+
+MIN_PARALLAX_DEG = 1.0
+"""Median angle between the rays of a joint below which any direction fits: views at one place have up to 0.5."""
 
 MIN_INSTANTS = 25
 """Common instants of accepted pairs: 25 register a rig, 13 lose a camera."""
@@ -104,7 +107,7 @@ def register_people_pair(
         jackknife_deg=jackknife,
         residual_px=residual,
         matches=matches,
-        reason=_refusal(found.score, control, jackknife, common),
+        reason=_refusal(found.score, control, jackknife, common) or _without_parallax(final),
     )
 
 
@@ -187,9 +190,7 @@ def _compatible(people: PersonPairs, rows: NDArray[np.intp], other: NDArray[np.i
 
 
 def _estimated_again(people: PersonPairs, known: PairPose, seed: int) -> PeoplePose | None:
-    assert known.rotation is not None
-    assert known.direction is not None
-    pose = RelativePose(rotation=known.rotation, direction=known.direction)
+    pose = RelativePose(rotation=np.asarray(known.rotation), direction=np.asarray(known.direction))
     chosen, _ = people.assign(pose)
     again = _hypothesis(people.subset(chosen), seed)
     return best_people_pose(people, [pose] if again is None else [pose, again])
@@ -220,6 +221,13 @@ def _jackknife_deg(found: PeoplePose, seed: int) -> float:
         pose = refine_pose(pose, *people.points(), scale=_CAUCHY_SCALE)
         changes.append(rotation_angle_deg(pose.rotation, found.pose.rotation))
     return float(np.median(changes))
+
+
+def _without_parallax(found: PeoplePose) -> str:
+    """Return why a pose has no direction, empty if it has one."""
+    first, second = (np.insert(points, 2, 1, axis=1) for points in found.matched.points()[:2])
+    parallax = float(np.median(direction_angle_deg(first @ found.pose.rotation.T, second)))
+    return f"a median parallax of {parallax:.1f} degrees: the views are at one place" * (parallax < MIN_PARALLAX_DEG)
 
 
 def contradict(people: PairPose | None, pair: PairPose, lenses: tuple[Lens, Lens]) -> bool:
