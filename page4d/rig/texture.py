@@ -144,17 +144,13 @@ def _view_texture(
             allowed = inside
             if masks is not None and view.mask is not None:
                 (mask,) = masks.read([view.mask.indices[instant]])
-                kept = _kept(mask, small, scene.mask_meaning)
+                marked = resize(marked_pixels(mask).astype(np.uint8), small, nearest=True) > 0
+                kept = marked == (scene.mask_meaning is MaskMeaning.KEEP)
                 allowed = kept if inside is None else inside & kept
             found = _original(*method.detect(pixels, allowed), pixels.shape, lens)
             features[instant] = _with_ids(found, features, _SAME_PX / scale)
             step(count + 1)
     return features
-
-
-def _kept(mask: Image, size: tuple[int, int], meaning: MaskMeaning) -> Area:
-    marked = resize(marked_pixels(mask).astype(np.uint8), size, nearest=True) > 0
-    return marked if meaning is MaskMeaning.KEEP else ~marked
 
 
 def _root_sift(pixels: Image, allowed: Area | None) -> tuple[Array, Descriptors]:
