@@ -1,6 +1,7 @@
 """The fine instants of a run: depth and clouds at a higher resolution than the network's."""
 
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -36,6 +37,8 @@ class DetailState(FileModel):
 class Detailer(Stage[DetailState]):
     """Raises the resolution of cleaned instants, in the order in which they are written.
 
+    After the prediction of the only chunk of a run cores are idle: two instants are raised at once.
+
     `readers` closes the videos at the end of the run. Pictures are compared if all cameras are known: those of a
     registration where they are exact enough.
     """
@@ -47,6 +50,10 @@ class Detailer(Stage[DetailState]):
         self._device, self._has_cameras = plan.predictor.device, plan.world.is_fixed
         registration = plan.evidence.registration
         self._registration = None if registration is None else registration.record
+        self._is_small = max(max(one.canvas_size) for one in plan.map_transforms) <= AUTO_SIDE
+        has_cores = self._is_small and torch.get_num_threads() > 1 and self._device.type == "cpu"
+        self._at_once = 2 if has_cores and len(plan.chunks) == 1 else 1
+        self._begun: dict[int, Future[Predictions]] = {}
         self._reader: BatchReader | None = None
         self._fused: FusedBackground | None = None
         """On the device."""
@@ -57,26 +64,41 @@ class Detailer(Stage[DetailState]):
         """Bring an instant and its background to the pixels of the result, the background once."""
         if self._transforms is None:
             return instant
-        coarse, index = to_device(instant.predictions, self._device), instant.index
-        is_first = self._reader is None
         if self._reader is None:
             self._reader = self._readers.enter_context(open_placed_batches(self._scene, self._transforms))
-        batch = to_device(self._reader.read(index, index + 1), self._device)
-        if index + 1 < self._scene.num_times:
-            self._reader.read_ahead(index + 2)
+            self._threads = self._readers.enter_context(ThreadPoolExecutor(self._at_once, "detail"))
+            instant = self._begin(instant, self._reader)
+        threads = 1 if self._is_small else torch.get_num_threads()  # they would wait for each other
+        place = int(torch.searchsorted(instant.chunk.times, instant.predictions.times[0]))
+        for later in range(min(self._at_once, instant.chunk.num_times - place)):
+            index, coarse = instant.index + later, instant.chunk.at_times(place + later, place + later + 1)
+            if index not in self._begun:
+                batch = self._reader.read(index, index + 1)
+                self._begun[index] = self._threads.submit(self._raise, coarse, batch, self._compared, threads)
+                if index + 1 < self._scene.num_times:
+                    self._reader.read_ahead(index + 2)
+        fine = self._begun.pop(instant.index).result()
+        return replace(instant, predictions=fine, background=self._background)
+
+    def _begin(self, instant: Instant, reader: BatchReader) -> Instant:
+        """Choose the pictures that are compared, and raise the background."""
+        coarse = to_device(instant.predictions, self._device)
         if self._has_cameras and self._registration is not None and self.decided is None:
+            batch = to_device(reader.read(instant.index, instant.index + 1), self._device)
             self.decided = DetailState(fine_depth=self._choose(coarse, batch, self._registration))
             reason = self.decided.fine_depth.reason
             instant = instant.with_notices(Notice(reason, Level.INFO)) if reason else instant
-        compared = self._compared
-        if is_first and instant.background is not None:
+        if instant.background is not None:
+            assert self._transforms is not None
             network = to_device(instant.background, self._device)
-            self._fused = fine_background(network, coarse, self._samples(), self._transforms, compared)
+            self._fused = fine_background(network, coarse, self._samples(), self._transforms, self._compared)
             self._background = to_device(self._fused, "cpu")
-        is_small = max(batch.images.shape[-2:]) <= AUTO_SIDE  # threads would wait for each other
-        with on_threads(1 if is_small else torch.get_num_threads()):
-            fine = fine_instant(coarse, batch, self._fused, compared)
-        return replace(instant, predictions=to_device(fine, "cpu"), background=self._background)
+        return instant
+
+    def _raise(self, coarse: Predictions, batch: FrameBatch, compared: Compared, threads: int) -> Predictions:
+        with on_threads(threads):
+            coarse, batch = to_device(coarse, self._device), to_device(batch, self._device)
+            return to_device(fine_instant(coarse, batch, self._fused, compared), "cpu")
 
     @property
     def _compared(self) -> Compared:
