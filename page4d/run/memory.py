@@ -303,7 +303,7 @@ class Forecast:
         are drawn at the end, from frames that are decoded again. Finer depth has arrays, compiled kernels, and a
         second set of decoders.
         """
-        extent, at_once = self._extent(length), min(length, self.pass_length or length)
+        extent, at_once = self._extent(length), -(-length // self._num_passes(length))
         network = 0 if self.cost is None else self.cost.num_bytes(self._extent(at_once))
         if self.descriptors:
             refined = _DESCRIPTOR_BYTES + at_once * self.views * _DESCRIPTOR_IMAGE_BYTES
@@ -332,7 +332,14 @@ class Forecast:
 
     def network_tflop(self, lengths: Sequence[int]) -> float:
         """Return the operations of the network for chunks of these lengths, in 1e12."""
-        return 0.0 if self.cost is None else sum(self.cost.tflop(self._extent(length)) for length in lengths)
+        if self.cost is None:
+            return 0.0
+        passes = [(self._num_passes(length), length) for length in lengths]
+        return sum(number * self.cost.tflop(self._extent(-(-length // number))) for number, length in passes)
+
+    def _num_passes(self, length: int) -> int:
+        """Return the number of passes of equal length over a chunk."""
+        return 1 if self.pass_length is None else -(-length // self.pass_length)
 
     def _extent(self, length: int) -> Extent:
         return Extent(times=length, views=self.views, size=self.size, own_sizes=self.own_sizes)
