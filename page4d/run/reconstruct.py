@@ -45,12 +45,12 @@ def check_target(out: Path, existing: ExistingOutput, scene: Path | None = None)
     check_folder(out)
     if not is_occupied(out):
         return
+    if not (out / "state" / "run.json").is_file():
+        raise UsageError(f"'{out}' holds files but no record of a page4d run", "use another folder, or move them")
     if existing is ExistingOutput.REFUSE:
         raise UsageError(
             f"'{out}' already holds a result", "use ⟨existing=resume⟩, ⟨existing=overwrite⟩ or another folder"
         )
-    if existing is ExistingOutput.OVERWRITE and not (out / "state" / "run.json").is_file():
-        raise UsageError(f"'{out}' holds files that page4d did not write", "use another folder, or move them")
 
 
 def check_inputs_outside(scene: Scene, out: Path) -> None:

@@ -165,14 +165,16 @@ class Run:
             UsageError: if the folder holds something else.
         """
         folder, earlier = self.layout.folder, self.states.read_run()
+        if earlier is None:
+            return None
         try:
-            state = check_fingerprint(folder, earlier, self.plan)
+            check_fingerprint(folder, earlier, self.plan)
         except UsageError:
             if is_occupied(folder):
                 raise
             return None
-        self.finished = self.states.finished_chunks(state, self.scene.times.tolist())
-        return state
+        self.finished = self.states.finished_chunks(earlier, self.scene.times.tolist())
+        return earlier
 
     def _continued(self, earlier: RunState) -> RunState:
         if earlier.threads != (now := torch.get_num_threads()):

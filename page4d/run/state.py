@@ -257,22 +257,20 @@ def _read(path: Path, model: type[Model]) -> Model:
 
 _EDGE_BYTES = 1 << 20
 _WITHOUT_EFFECT = ("preview", "strict_seams", "check_calibration", "memory_bytes", "max_frames", "max_megapixels")
+_COMPANIONS = "masks or depth"
 _PATHS = ("sync", "calibration", "masks", "depth", "intrinsics", "tracks2d")
 
 
-def check_fingerprint(folder: Path, earlier: RunState | None, plan: RunPlan) -> RunState:
-    """Return the recorded run if its inputs and settings were those of the plan.
+def check_fingerprint(folder: Path, earlier: RunState, plan: RunPlan) -> None:
+    """Refuse a recorded run whose inputs or settings were not those of the plan.
 
     Raises:
         UsageError: naming the differences.
     """
-    if earlier is None:
-        raise UsageError(f"'{folder}' holds files but no record of a page4d run", "use another folder")
     differs = _differences(earlier.fingerprint, fingerprint_of(plan))
     if not differs and earlier.plan[-1].stop != plan.scene.num_times:
         differs = ["instants of the state"]
     _refuse(folder, differs)
-    return earlier
 
 
 def earlier_registration(
@@ -292,7 +290,11 @@ def earlier_registration(
 
 def _refuse(folder: Path, differs: list[str]) -> None:
     if differs:
-        copied = "; copies of inputs must keep their times, as with `cp -a`" if "inputs" in differs else ""
+        copied = (
+            "; copies of inputs must keep their times, as with `cp -a`"
+            if {"inputs", _COMPANIONS} & {*differs}
+            else ""
+        )
         raise UsageError(
             f"'{folder}' holds results of another run (differs: {', '.join(differs)})",
             f"use ⟨existing=overwrite⟩ to replace them, or another folder{copied}",
@@ -349,7 +351,7 @@ def input_fingerprint(scene: Scene, settings: ReconstructSettings) -> dict[str, 
         "inputs": {
             readable(view.name): _source_fingerprint(view.source.label, files_of(view.source)) for view in scene.views
         },
-        "companions": {
+        _COMPANIONS: {
             f"{readable(view.name)} {kind}": _source_fingerprint(paired.frames.label, files_of(paired.frames))
             for view in scene.views
             for kind, paired in (("mask", view.mask), ("depth", view.depth))

@@ -71,8 +71,10 @@ def places(tmp_path_factory):
     """A scene, its run, a damaged ground truth, and a folder for outputs."""
     folder = tmp_path_factory.mktemp("mistakes")
     capture = make_capture(folder, size=(30, 40))
-    truth = folder / "truth"
+    truth, state = folder / "truth", capture.folder / "state"
     truth.mkdir()
+    state.mkdir(exist_ok=True)
+    (state / "run.json").write_text("{}")
     shutil.copy(capture.folder / "cameras.json", truth)
     (truth / "capture.json").write_text("{}")
     return {"scene": capture.scene, "result": capture.folder, "truth": truth, "new": folder / "new"}

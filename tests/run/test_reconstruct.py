@@ -183,9 +183,10 @@ def test_cameras_that_are_not_finite_end_the_run(tmp_path):
 def test_an_output_that_would_overwrite_inputs_is_refused(tmp_path):
     folder = tmp_path / "depth" / "cam01"
     folder.mkdir(parents=True)
+    (tmp_path / "state").mkdir()
     frames = [folder / f"{index:06d}.png" for index in range(9)]
-    for frame in frames:
-        frame.write_bytes(b"")
+    for file in (*frames, tmp_path / "state" / "run.json"):
+        file.write_bytes(b"")
     scene = CAPTURE.scene()
     source = ImageFolderSource(
         path=folder, label="", files=tuple(frames), size=(24, 32), frame_times=np.arange(9) / 12, fps=12.0
