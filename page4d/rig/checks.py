@@ -70,9 +70,8 @@ def _check_pairs(rig: Assembly, found: Adjustment) -> None:
     turns = dict(zip(rig.placement.views, found.world_to_camera[:, :3, :3], strict=True))
     least: dict[int, float] = {}
     for pair in rig.placement.pairs:
-        assert pair.rotation is not None
         first, second = (turns[view] for view in pair.views)
-        turn = float(rotation_angle_deg(pair.rotation, second @ first.T))
+        turn = float(rotation_angle_deg(np.asarray(pair.rotation), second @ first.T))
         least |= {view: min(turn, least.get(view, turn)) for view in pair.views}
     for view in least.keys() - rig.known.keys():
         if least[view] > _PAIR_LIMIT_DEG:
@@ -102,7 +101,7 @@ def _check_links(rig: Assembly) -> None:
     left = set(rig.placement.views) - rig.reasons.keys()
     links = [pair for pair in rig.placement.pairs if left >= {*pair.views}]
     alone = left - {*main_parts(len(rig.names), links, [*rig.known])[0]} - rig.known.keys()
-    rig.reasons |= dict.fromkeys(alone, "only cameras that are not placed link it to the others")
+    rig.reasons |= dict.fromkeys(alone, "only refused cameras link it to the others")
 
 
 def _check_focals(rig: Assembly, found: Adjustment) -> None:

@@ -86,9 +86,10 @@ def sampson_errors(
 
     Source: Hartley & Zisserman (2004), 11.4.3.
     """
-    line_second, line_first, residual = _epipolar_lines(essential, _homogeneous(first), _homogeneous(second))
+    rays_first, rays_second = _homogeneous(first), _homogeneous(second)
+    line_second, line_first = rays_first @ essential.T, rays_second @ essential
     squared = _dot(line_second[:, :2], line_second[:, :2]) + _dot(line_first[:, :2], line_first[:, :2])
-    errors: Array = residual / np.sqrt(np.maximum(squared, np.finfo(np.float64).tiny))
+    errors: Array = _dot(rays_second, line_second) / np.sqrt(np.maximum(squared, np.finfo(np.float64).tiny))
     return errors
 
 
@@ -243,12 +244,6 @@ def _errors_and_derivatives(pose: RelativePose, first: Array, second: Array) -> 
     length = np.sqrt(np.maximum(growth[0], np.finfo(np.float64).tiny))
     errors = residuals[0] / length
     return errors, (residuals[1:] - errors * growth[1:] / length) / length
-
-
-def _epipolar_lines(essential: Array, first: Array, second: Array) -> tuple[Array, Array, Array]:
-    """Return E x1 [K, 3], E^T x2 [K, 3] and x2^T E x1 [K] of homogeneous points [K, 3]."""
-    line_second = first @ essential.T
-    return line_second, second @ essential, _dot(second, line_second)
 
 
 def _relative_depths(pose: RelativePose, first: Array, second: Array) -> tuple[Array, Array, Array]:

@@ -146,14 +146,13 @@ def _baselines(pairs: Sequence[PairPose], lenses: Sequence[Lens]) -> tuple[Array
 def _depths(pair: PairPose, lenses: Sequence[Lens]) -> dict[int, tuple[Array, Array]]:
     """Return, per view of a pair, the ids of its matches and their distances from the camera in baselines."""
     matches = pair.matches
-    assert pair.rotation is not None
     if matches is None:
         return {view: (np.zeros(0), np.zeros(0)) for view in pair.views}
     first, second = (
         unit_rays(normalized_points(pixels, lenses[view]))
         for pixels, view in zip((matches.first, matches.second), pair.views, strict=True)
     )
-    turned = first @ pair.rotation.T
+    turned = first @ np.asarray(pair.rotation).T
     normal = np.cross(turned, second)
     squared = np.maximum((normal**2).sum(-1), 1e-12)
     step = np.asarray(pair.direction)
@@ -328,9 +327,8 @@ def _loops(pairs: Sequence[PairPose]) -> list[tuple[tuple[int, int, int], float]
     """Return the indices of three pairs that form a loop, and the loop's rotation in degrees."""
     between: defaultdict[Pair, list[tuple[int, Array]]] = defaultdict(list)
     for index, pair in enumerate(pairs):
-        assert pair.rotation is not None
-        between[pair.views].append((index, pair.rotation))
-        between[pair.views[::-1]].append((index, pair.rotation.T))
+        between[pair.views].append((index, np.asarray(pair.rotation)))
+        between[pair.views[::-1]].append((index, np.asarray(pair.rotation).T))
     views = sorted({view for link in between for view in link})
     return [
         ((one, two, three), float(rotation_angle_deg(b_to_c @ a_to_b, a_to_c)))
@@ -376,12 +374,11 @@ def _spanning_tree(
     found, ranked = dict(kept), sorted(pairs, key=lambda pair: (-pair.score, pair.views))
     while len(found) < len(views):
         pair = next(pair for pair in ranked if len(found.keys() & {*pair.views}) == 1)
-        assert pair.rotation is not None
         first, second = pair.views
         if first in found:
-            found[second] = pair.rotation @ found[first]
+            found[second] = np.asarray(pair.rotation) @ found[first]
         else:
-            found[first] = pair.rotation.T @ found[second]
+            found[first] = np.asarray(pair.rotation).T @ found[second]
     return np.stack([found[view] for view in views])
 
 

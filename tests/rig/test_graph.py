@@ -36,11 +36,9 @@ from page4d.rig.records import (
 )
 from tests.rig.people_rig import FOCAL_PX, IMAGE_SIZE, Filming, PeopleRig, film_people, lens
 
-ANGLES = (0.0, 70.0, 140.0, 230.0)
-
 
 def rig(**changes: object) -> PeopleRig:
-    return film_people(replace(Filming(angles_deg=ANGLES, num_instants=12, seed=3), **changes))
+    return film_people(replace(Filming(angles_deg=(0.0, 70.0, 140.0, 230.0), num_instants=12, seed=3), **changes))
 
 
 def matches(world: PeopleRig, first: int, second: int) -> PointMatches:

@@ -39,15 +39,11 @@ def write_scene(folder: Path, size: tuple[int, int] = (130, 190), frames: int = 
     return open_scene(folder)
 
 
-def nearest_distance(points: np.ndarray) -> float:
-    """Return the largest distance of a blob from the nearest feature."""
-    return float(np.linalg.norm(points[None] - CENTRES[:, None], axis=-1).min(axis=1).max())
-
-
 def test_features_lie_on_pixel_centres_of_one_half(tmp_path: Path) -> None:
     scene = write_scene(tmp_path)
     for view in extract_texture(scene, [0], lenses_of(scene), ROOT_SIFT):
-        assert nearest_distance(view[0].points) < 0.2
+        distances = np.linalg.norm(view[0].points[None] - CENTRES[:, None], axis=-1)
+        assert distances.min(axis=1).max() < 0.2
 
 
 def test_features_that_repeat_over_instants_have_the_same_ids(tmp_path: Path) -> None:

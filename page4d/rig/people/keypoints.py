@@ -10,9 +10,10 @@ import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import cache
-from itertools import count
+from itertools import chain, count
+from math import dist
 from pathlib import Path
 from threading import Lock
 
@@ -190,7 +191,8 @@ def find_poses(
 ) -> list[BodyPose]:
     """Return the people in regions that follow earlier poses, and in detected regions without a followed person."""
     found = without_duplicates(_poses_in(model, image, followed))
-    new = [region for region in detected if not any(_contains(pose, region) for pose in found)]
+    known = [(pose.next_region.centre, pose.scale / 2) for pose in found]  # hip centre, and half a body scale
+    new = [region for region in detected if all(dist(region.centre, hip) > reach for hip, reach in known)]
     return without_duplicates([*found, *_poses_in(model, image, new)])
 
 
@@ -214,11 +216,6 @@ def _mean(pose: BodyPose, mirrored: BodyPose) -> BodyPose:
         min(pose.flag, mirrored.flag),
         pose.next_region,
     )
-
-
-def _contains(pose: BodyPose, region: Region) -> bool:
-    """Return whether the centre of a region, a hip centre, is within half a body scale of a person's."""
-    return bool(np.hypot(*np.subtract(pose.next_region.centre, region.centre)) <= pose.scale / 2)
 
 
 def read_pose(raw: RawLandmarks, region: Region, *, is_mirrored: bool = False) -> BodyPose | None:
@@ -338,7 +335,11 @@ def load_poses(source: FrameSource, frames: Sequence[int]) -> list[list[BodyPose
     whole = values.ndim == 2 and values.shape[1] == _WIDTH and counts.shape == (len(frames),)
     if not whole or int(counts.sum()) != len(values) or not np.isfinite(values).all():
         return None
-    poses = [_unpack(row) for row in values]
+    poses = []
+    for row in values:
+        joints, visibility, rest = np.split(row, [2 * NUM_JOINTS, 3 * NUM_JOINTS])
+        flag, x, y, side, angle = rest.tolist()
+        poses.append(BodyPose(joints.reshape(NUM_JOINTS, 2), visibility, flag, Region((x, y), side, angle)))
     ends = np.cumsum(counts)
     return [poses[end - count : end] for count, end in zip(counts, ends, strict=True)]
 
@@ -348,7 +349,10 @@ def save_poses(source: FrameSource, frames: Sequence[int], poses: Sequence[Seque
     path = _path(source, frames)
     if path is None:
         return
-    rows = [_pack(pose) for found in poses for pose in found]
+    rows = [
+        np.hstack([pose.joints.ravel(), pose.visibility, pose.flag, *astuple(pose.next_region)])
+        for pose in chain.from_iterable(poses)
+    ]
     data = io.BytesIO()
     np.savez(data, counts=np.array([len(found) for found in poses]), values=np.array(rows).reshape(-1, _WIDTH))
     with suppress(OutputError, OSError):
@@ -359,17 +363,6 @@ def save_poses(source: FrameSource, frames: Sequence[int], poses: Sequence[Seque
 
 
 _WIDTH = NUM_JOINTS * 3 + 5
-
-
-def _pack(pose: BodyPose) -> np.ndarray:
-    region = pose.next_region
-    return np.array([*pose.joints.ravel(), *pose.visibility, pose.flag, *region.centre, region.side, region.angle])
-
-
-def _unpack(row: np.ndarray) -> BodyPose:
-    joints, visibility, rest = np.split(row, [2 * NUM_JOINTS, 3 * NUM_JOINTS])
-    flag, x, y, side, angle = rest.tolist()
-    return BodyPose(joints.reshape(NUM_JOINTS, 2), visibility, flag, Region((x, y), side, angle))
 
 
 def _path(source: FrameSource, frames: Sequence[int]) -> Path | None:
