@@ -56,7 +56,7 @@ class Joint(IntEnum):
 
 
 _TRUNK, _SIDE, _ARM, _LEG = 0.288, 0.115, 0.186, 0.245
-_SHIN, _FOREARM, _HIP, _FOOT, _HEAD = 0.246, 0.2, 0.055, 0.152, 0.13
+_SHIN, _FOREARM, _HIP, _HEAD = 0.246, 0.2, 0.055, 0.13
 
 HALF_SIZES = (
     (0.085, 0.065, 0.06),
