@@ -59,7 +59,7 @@ def _run_app(arguments: list[str]) -> int:
 
 def _describe(error: BaseException, stop: StopRequest, arguments: Sequence[str]) -> Failure:
     try:
-        from page4d.io.limits import known_error
+        from page4d.io.exhaustion import known_error
 
         known = known_error(error)
         if isinstance(known, InterruptedRunError):

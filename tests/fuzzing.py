@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from page4d.errors import Page4DError
-from page4d.io.limits import known_error
+from page4d.io.exhaustion import known_error
 
 Test = TypeVar("Test", bound=Callable[..., Any])
 Result = TypeVar("Result")

@@ -24,9 +24,9 @@ from pydantic import Field
 import page4d
 from page4d.errors import InputError, InterruptedRunError, Notice, Observer, Page4DError, UsageError, listed
 from page4d.io.atomic import real_path, write_bytes_atomic
+from page4d.io.exhaustion import known_error
 from page4d.io.folders import locked
 from page4d.io.json_records import FileModel, format_json, read_model, readable
-from page4d.io.limits import known_error
 from page4d.options import in_options
 from page4d.output.record import RunRecord
 

@@ -19,9 +19,9 @@ from page4d.exporters.plan import check_options, plan_job
 from page4d.formats.ply import offset_text
 from page4d.installation import require_extra
 from page4d.io.atomic import file_sha256, real_path
+from page4d.io.exhaustion import limits_named
 from page4d.io.folders import check_replaceable, staged_folder, write_json
 from page4d.io.json_records import FileModel, read_model
-from page4d.io.limits import limits_named
 from page4d.keywords import ExportKeywords
 from page4d.options import ExportSettings, in_options, split_options
 from page4d.output.pictures import Pictures, open_pictures

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from page4d.errors import InputError, did_you_mean
-from page4d.io.limits import is_exhausted
+from page4d.io.exhaustion import is_exhausted
 
 DEFAULT_MAX_MEGAPIXELS = 64.0
 

@@ -15,7 +15,7 @@ from page4d.choices import CalibrationMatch
 from page4d.errors import InputError, Notice, Notify, UsageError, listed, unknown_name
 from page4d.formats.calibrations import read_lenses
 from page4d.formats.camera_model import CalibratedCamera, check_lens
-from page4d.io.limits import is_exhausted
+from page4d.io.exhaustion import is_exhausted
 from page4d.rig.records import FocalSource, Lens
 from page4d.scene.calibration import fit_lenses, match_cameras, named_as_views
 from page4d.scene.images import ImageFolderSource

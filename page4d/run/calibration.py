@@ -17,8 +17,8 @@ from page4d.errors import ON_STDERR, InputError, Level, Notice, Observer, Silent
 from page4d.formats.camera_model import CalibratedCamera, Calibration, check_lens
 from page4d.formats.maps import write_png
 from page4d.geometry.distortion import Distortion
+from page4d.io.exhaustion import limits_named
 from page4d.io.json_records import FileModel
-from page4d.io.limits import limits_named
 from page4d.keywords import CalibrateKeywords
 from page4d.options import CalibrateSettings, SceneOptions, split_options
 from page4d.output.rig_record import Name, WorldRecord

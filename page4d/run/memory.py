@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 import torch
 
 from page4d.geometry.pixels import fit_views
-from page4d.io.limits import is_memory_error
+from page4d.io.exhaustion import is_memory_error
 from page4d.io.machine import free_memory, peak_memory, total_memory, used_memory
 from page4d.networks.config import NetworkConfig
 from page4d.networks.limits import default_limits

@@ -12,7 +12,7 @@ from page4d.choices import ExistingOutput
 from page4d.errors import ON_STDERR, Notice, Observer, SilentObserver, UsageError
 from page4d.installation import preload_open3d
 from page4d.io.atomic import check_folder, claim_output, real_path
-from page4d.io.limits import limits_named
+from page4d.io.exhaustion import limits_named
 from page4d.keywords import ReconstructKeywords
 from page4d.networks.layers.execution import reproducible
 from page4d.options import NetworkOptions, ReconstructSettings, SceneOptions, split_options

@@ -29,8 +29,8 @@ from page4d.errors import (
     one_per_fact,
 )
 from page4d.formats.camera_model import CalibratedCamera, Calibration
+from page4d.io.exhaustion import limits_named
 from page4d.io.json_records import readable
-from page4d.io.limits import limits_named
 from page4d.keywords import RegisterKeywords
 from page4d.options import ReconstructSettings, RegisterSettings, SceneOptions, in_options, split_options
 from page4d.output.rig_record import CalibrationCheckRecord, RegistrationRecord

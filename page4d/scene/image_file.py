@@ -24,8 +24,8 @@ from PIL.TiffImagePlugin import TiffImageFile
 from page4d.errors import InputError, Page4DError
 from page4d.formats import depth_files
 from page4d.formats.maps import decode_image
+from page4d.io.exhaustion import is_exhausted
 from page4d.io.input_files import RESTORE, check_regular_file, reading_again
-from page4d.io.limits import is_exhausted
 
 Image = NDArray[Any]
 """RGB pixels [H, W, 3] (masks, depth: [H, W]) as uint8, or uint16 where the source has more than 8 bits; depth may be

@@ -24,8 +24,8 @@ from av.video.reformatter import Colorspace, Interpolation, VideoReformatter
 from numpy.typing import NDArray
 
 from page4d.errors import InputError, Notice, counted
+from page4d.io.exhaustion import is_exhausted
 from page4d.io.input_files import check_regular_file
-from page4d.io.limits import is_exhausted
 from page4d.scene.image_file import Image, Orientation
 
 _STATE_DURATION = ("matroska", "flv", "mxf")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from page4d.errors import UsageError, counted, human_size
 from page4d.exporters.formats import FORMATS, BudgetScope, Format, PictureUse
 from page4d.installation import install_command, is_installed
-from page4d.io.limits import limits_named
+from page4d.io.exhaustion import limits_named
 from page4d.options import OUTPUT, ExportSettings, Option
 from page4d_cli import console, options
 from page4d_cli.progress import count, displayed_progress

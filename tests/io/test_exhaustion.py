@@ -18,7 +18,7 @@ from page4d.errors import (
     WeightsError,
 )
 from page4d.io.atomic import output_error
-from page4d.io.limits import known_error, limit_error, limits_named
+from page4d.io.exhaustion import known_error, limit_error, limits_named
 
 
 def system(number: int, name: str | None = None) -> OSError:

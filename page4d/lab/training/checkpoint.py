@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 
 from page4d.errors import InputError, OutputError, shortened
 from page4d.io.atomic import open_atomic, output_error
-from page4d.io.limits import is_exhausted, is_memory_error
+from page4d.io.exhaustion import is_exhausted, is_memory_error
 from page4d.lab.training.schedule import MAX_SAMPLES, Budget, Position, RunConfig
 
 _POSITION = TypeAdapter(Position)
