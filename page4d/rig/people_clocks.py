@@ -31,7 +31,7 @@ from page4d.rig.clocks import (
 from page4d.rig.epipolar import RelativePose
 from page4d.rig.people.pairs import pair_people
 from page4d.rig.people.pose import PeoplePose, quick_people_pose
-from page4d.rig.records import Array, Lens, Pair, Progress, ViewPeople, no_progress
+from page4d.rig.records import Array, Lens, PairPose, Progress, ViewPeople, no_progress
 
 MAX_OFFSET = 44
 """Largest offset at which given clocks are checked, in sampled instants."""
@@ -227,19 +227,21 @@ one instant turns a camera by 4 degrees."""
 
 
 def late_views(
-    people: Sequence[ViewPeople], lenses: Sequence[Lens], pairs: Sequence[Pair], numbers: NDArray[np.int64]
+    people: Sequence[ViewPeople], lenses: Sequence[Lens], pairs: Sequence[PairPose], numbers: NDArray[np.int64]
 ) -> dict[int, float]:
     """Return by how many instants views are ahead of most of the others in their pairs, if they clearly are.
 
     `people` are those at sampled instants with these `numbers`. Poses are estimated again at each offset, as wrong
-    ones fit the clocks that they were estimated with.
+    ones fit the clocks that they were estimated with, also from that of the pair, which a quick estimate can miss.
     """
     people = renumbered(people, numbers)
     offsets: defaultdict[int, list[float]] = defaultdict(list)
-    for first, second in pairs:
+    for pair in pairs:
+        first, second = pair.views
         if min(len(offsets[first]), len(offsets[second])) >= MAX_WITNESSES:
             continue
-        curve = PairCurve(people, lenses, (first, second))
+        start = RelativePose(rotation=np.asarray(pair.rotation), direction=np.asarray(pair.direction))
+        curve = PairCurve(people, lenses, pair.views, start=start)
         best = max(sorted(range(-_MAX_LATE, _MAX_LATE + 1), key=abs), key=curve.score)
         apart, curvature = curve.vertex(best, curve.score)
         is_clear = curve.score(best) >= MIN_PEAK and 0 < curve.score(0) < _EQUAL * curve.score(best)

@@ -95,7 +95,7 @@ def _note_clocks(rig: Assembly, evidence: PixelEvidence) -> None:
         return
     step = int(np.diff(instants).min())
     placed = rig.cameras().keys()
-    pairs = [one.views for one in rig.accepted() if one.evidence is Evidence.PEOPLE and placed >= {*one.views}]
+    pairs = [one for one in rig.accepted() if one.evidence is Evidence.PEOPLE and placed >= {*one.views}]
     found = late_views(rig.people, rig.lenses, pairs, instants // step)
     interval_s = step * float(np.median(np.diff(evidence.scene.times)))
     late = list(found.items())

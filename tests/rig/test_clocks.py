@@ -10,6 +10,7 @@ import pytest
 from page4d.errors import InputError
 from page4d.rig import people_clocks as clocks
 from page4d.rig.clocks import PairEvidence, cut, joint_offsets, reaches
+from page4d.rig.people.pose import register_people_pair
 from page4d.rig.people_clocks import (
     MAX_OTHER,
     PairCurve,
@@ -59,7 +60,11 @@ def test_starts_further_apart_than_is_searched_are_refused(seed: int, ahead: int
 @pytest.mark.parametrize("delay", [0.0, 0.4, 1.0, -2.0])
 def test_views_that_lag_by_an_instant_or_more_are_late(delay: float) -> None:
     rig = film_people(Filming(num_instants=40, noise_px=2.0, delays=(0.0, delay, 0.0)))
-    found = late_views(rig.people, rig.lenses, [*combinations(range(3), 2)], np.arange(rig.num_instants))
+    pairs = [
+        register_people_pair(*(rig.people[view] for view in views), rig.lenses[:2], views, rig.num_instants)
+        for views in combinations(range(3), 2)
+    ]
+    found = late_views(rig.people, rig.lenses, pairs, np.arange(rig.num_instants))
     assert found == ({} if abs(delay) < 1 else {1: pytest.approx(delay, abs=0.25)})
 
 
