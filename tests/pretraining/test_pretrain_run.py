@@ -119,7 +119,6 @@ def test_a_collapsed_teacher_is_reported(information, warnings, scene, tmp_path,
     monkeypatch.setattr(observer, "message", messages.append)
     config = replace(TINY_MAE, scenes=(str(scene),))
     losses = {"total": 1.0} if information is None else {"total": 1.0, "teacher_information": information}
-    monkeypatch.setattr(pretraining, "draw_losses", lambda *_: None)
     monkeypatch.setattr(pretraining, "draw_pictures", lambda *_: None)
     monkeypatch.setattr(pretraining, "read_metrics", lambda _: [{"kind": "step", "samples": 1, "losses": losses}])
     pretraining.pretrain(PretrainRequest(out=tmp_path, config=config, steps=1, device="cpu"), observer, never)
