@@ -144,13 +144,14 @@ def as_images(
 class ViewTimeNetwork(nn.Module):
     """An encoder, a trunk with an attention schedule, and prediction heads, as configured.
 
-    `predicts_ray_map` can be set to False where a ray map is not used, to save its computation.
+    `predicts_ray_map` and `predicts_points` can be set to False where these maps are not used, to save their time and
+    memory.
     """
 
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
         self.config = config
-        self.predicts_ray_map = True
+        self.predicts_ray_map = self.predicts_points = True
         width = config.head_width
         dim = config.encoder.embed_dim
         self.encoder: Encoder = build_encoder(config.encoder)
@@ -410,7 +411,7 @@ class ViewTimeNetwork(nn.Module):
     ) -> NetworkOutput:
         """Assemble the output of views of one size from pose encodings and dense heads."""
         special, rays = self.aggregator.special.count, self.predicts_ray_map
-        heads = (self.depth_head, self.point_head)
+        heads = (self.depth_head, self.point_head if self.predicts_points else None)
         depth, points = (run_dense_head(head, trunk, encoded, special, limits, rays=rays) for head in heads)
         cameras = None
         if self.camera_head is not None:

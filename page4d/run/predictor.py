@@ -459,7 +459,7 @@ def _trained(options: NetworkOptions, device: torch.device, observer: Observer |
     is_bundled = found.path == BUNDLED_FILE
     network = load(found.path, device, options.precision, found.sha256, observer=None)
     limits = network.info.metadata.get("domain")
-    network.predicts_ray_map = False  # predictions have no rays
+    network.predicts_ray_map = network.predicts_points = False  # predictions have neither
     return NetworkPredictor(
         network=network,
         device=device,
@@ -488,5 +488,5 @@ def _untrained(options: NetworkOptions, device: torch.device, seed: int) -> Netw
     record = NetworkRecord(
         name="page4d-mv", trained=False, preset=options.preset, config=json.loads(network.config.to_json())
     )
-    network.predicts_ray_map = False  # predictions have no rays
+    network.predicts_ray_map = network.predicts_points = False  # predictions have neither
     return NetworkPredictor(network=network, device=device, precision=precision, record=record)

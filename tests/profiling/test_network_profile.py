@@ -163,13 +163,16 @@ def test_equal_parts_of_the_matching_are_profiled_once(parts: int, monkeypatch: 
     )
 
 
-def test_the_cost_of_a_pass_is_without_the_ray_map(monkeypatch: pytest.MonkeyPatch) -> None:
-    network = with_open_gates(NETWORKS["da3"])
+@pytest.mark.parametrize(("name", "left_out"), [("da3", "predicts_ray_map"), ("two streams", "predicts_points")])
+def test_the_cost_of_a_pass_is_without_maps_that_runs_do_not_use(
+    name: str, left_out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = with_open_gates(NETWORKS[name])
     size = size_of(network.config)
     images = torch.rand(1, TIMES, VIEWS, 3, *size)
     costs = []
-    for predicts_ray_map in (False, True):
-        monkeypatch.setattr(network, "predicts_ray_map", predicts_ray_map)
+    for predicts in (False, True):
+        monkeypatch.setattr(network, left_out, predicts)
         with FlopCounterMode(display=False) as flops, sdpa_kernel(SDPBackend.MATH), torch.no_grad():
             network(images)
         costs.append(flops.get_total_flops())

@@ -97,10 +97,10 @@ def forward_cost(
 ) -> tuple[int, int]:
     """Return the peak memory in float32 of a network's inputs and all that is computed from them, and its FLOPs.
 
-    `sizes` are the (height, width) of every view. There are no masks and no ray map; cameras, depth and keypoints are
-    given to networks that use them, if all views have one size.
+    `sizes` are the (height, width) of every view. There are no masks, and no ray and point maps; cameras, depth and
+    keypoints are given to networks that use them, if all views have one size.
     """
-    network = _network_on_meta(config, predicts_ray_map=False)
+    network = _network_on_meta(config, all_maps=False)
     with meta_run(network) as run:
         if len(set(sizes)) > 1:
             network([torch.empty(1, times, 3, *size) for size in sizes], limits=limits)
@@ -112,10 +112,10 @@ def forward_cost(
 
 
 @lru_cache(maxsize=4)
-def _network_on_meta(config: NetworkConfig, *, predicts_ray_map: bool = True) -> ViewTimeNetwork:
+def _network_on_meta(config: NetworkConfig, *, all_maps: bool = True) -> ViewTimeNetwork:
     with on_meta_device():
         network = build_network(config).eval().requires_grad_(False)
-    network.predicts_ray_map = predicts_ray_map
+    network.predicts_ray_map = network.predicts_points = all_maps
     return network
 
 
