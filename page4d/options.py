@@ -511,7 +511,10 @@ class ReconstructSettings(_RigSettings):
         expert=True,
     )
     chunk: Annotated[PositiveInt | None, text_form(_parse_chunk)] = option(
-        None, "Instants per chunk, predicted together; auto: 8, or fewer if memory requires it.", NETWORK, "auto|N"
+        None,
+        "Instants per chunk; auto: up to 8, or 16 of known static cameras, as memory allows.",
+        NETWORK,
+        "auto|N",
     )
     overlap: NonNegativeInt | None = option(
         None,

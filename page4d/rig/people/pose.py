@@ -227,7 +227,9 @@ def _without_parallax(found: PeoplePose) -> str:
     """Return why a pose has no direction, empty if it has one."""
     first, second = (np.insert(points, 2, 1, axis=1) for points in found.matched.points()[:2])
     parallax = float(np.median(direction_angle_deg(first @ found.pose.rotation.T, second)))
-    return f"a median parallax of {parallax:.1f} degrees: the views are at one place" * (parallax < MIN_PARALLAX_DEG)
+    if parallax >= MIN_PARALLAX_DEG:
+        return ""
+    return f"a median parallax of {parallax:.1f} degrees: the views are at one place"
 
 
 def contradict(people: PairPose | None, pair: PairPose, lenses: tuple[Lens, Lens]) -> bool:
