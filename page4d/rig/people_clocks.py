@@ -57,10 +57,6 @@ MIN_COMMON = 25
 MAX_OTHER = 0.75
 """Evidence of another offset of a view or group, as a share of the best, above which its clock is ambiguous."""
 
-_MAX_BEYOND = 1.2
-"""Score of an offset beyond the search, as a share of the best, above which starts may be further apart: 1.0 of 27
-common frames of `sports3`, where the best is right, and 1.5 and more in simulated captures that start so."""
-
 _NEAR = 50
 """Offsets on each side whose median score is that of chance: people who hardly move for a while fit all of them."""
 
@@ -124,23 +120,31 @@ class PairCurve:
 
     def evidence(self) -> tuple[PairEvidence, PairEvidence]:
         """Return the scores of all offsets, and by how much they exceed those of the offsets around them."""
-        offsets = np.array(sorted(offset for offset, score in self.scores.items() if score > 0) or [0])
-        scores = np.array([self.score(offset) for offset in offsets])
-        common = np.array([self.common[offset] for offset in offsets])
-        is_coarse = offsets % self.step == 0
-        chance = [np.median(scores[is_coarse & (np.abs(offsets - one) <= _NEAR)]) for one in offsets]
-        excess = np.maximum(0.0, scores - chance) * (common / max(1, common.max())) ** _OVERLAP_POWER
+        offsets, scores, excess = self._excess()
         every = np.arange(-self.max_offset, self.max_offset + 1)
         # Offsets that were not scored may score as the next one that was.
         of_all = np.interp(every, offsets, scores), np.interp(every, offsets, excess, left=0.0, right=0.0)
         first, second = (PairEvidence(views=self.views, values=values) for values in of_all)
         return first, second
 
-    def beyond(self) -> float:
-        """Return the best coarse score of offsets that are larger than those of the search."""
+    def _excess(self) -> tuple[NDArray[np.int64], Float[Array, " n"], Float[Array, " n"]]:
+        """Return the offsets that were scored, their scores, and by how much these exceed chance."""
+        offsets = np.array(sorted(offset for offset, score in self.scores.items() if score > 0) or [0])
+        scores = np.array([self.score(offset) for offset in offsets])
+        common = np.array([self.common[offset] for offset in offsets])
+        is_coarse = offsets % self.step == 0
+        chance = [np.median(scores[is_coarse & (np.abs(offsets - one) <= _NEAR)]) for one in offsets]
+        return offsets, scores, np.maximum(0.0, scores - chance) * (common / max(1, common.max())) ** _OVERLAP_POWER
+
+    def beyond(self, offset: int) -> float:
+        """Return the most evidence of larger offsets than those of the search, as a share of that of an offset."""
         last = max((int(one.instants[-1]) for people in self._people for one in people), default=0)
-        larger = range((self.max_offset // self.step + 1) * self.step, last - MIN_COMMON + 1, self.step)
-        return max((self.score(sign * offset) for offset in larger for sign in (-1, 1)), default=0.0)
+        for larger in range((self.max_offset // self.step + 1) * self.step, last - MIN_COMMON + 1, self.step):
+            self.score(larger)
+            self.score(-larger)
+        offsets, _, excess = self._excess()
+        own = float(np.interp(offset, offsets, excess))
+        return float(excess[np.abs(offsets) > self.max_offset].max(initial=0.0)) / max(own, 1e-9)
 
     def fine_score(self, offset: int) -> float:
         """Return the score of an offset from all common instants, 0 beyond the largest one."""
@@ -393,7 +397,7 @@ def _check_scores(
         if score < MIN_PEAK or not is_sure:
             needed = f"need {WEAK_PEAK}, or {MIN_PEAK} from {MIN_WEAK_COMMON}"
             raise undetermined(_WHAT, [name], f"no clear offset (score {score:.2f} from {common} frames, {needed})")
-        if abs(offset) > curve.max_offset - curve.step or curve.beyond() > _MAX_BEYOND * score:
+        if abs(offset) > curve.max_offset - curve.step or curve.beyond(offset) > MAX_OTHER:
             raise undetermined(_WHAT, [name], f"the starts may be more than {curve.max_offset} frames apart")
 
 

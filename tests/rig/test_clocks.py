@@ -57,6 +57,19 @@ def test_starts_further_apart_than_is_searched_are_refused(seed: int, ahead: int
         estimate_clocks(("cam01", "cam02"), people, [camera.lens for camera in cameras])
 
 
+@pytest.mark.parametrize(("chance", "share"), [(0.4, 1.25 * 0.4**0.25), (0.9, 0.0)])
+def test_larger_offsets_count_by_how_much_they_exceed_those_around_them(chance: float, share: float) -> None:
+    rng, num_instants = np.random.default_rng(0), 100
+    cameras = ring(2, rng)
+    people = observe(cameras, [Walk.random(rng)], rng, num_instants=num_instants, step_s=FRAME_S)
+    curve = PairCurve(people, [camera.lens for camera in cameras], (0, 1), max_offset=20, step=5)
+    for offset in range(-75, 80, 5):
+        curve.common[offset] = num_instants - abs(offset)
+        curve.scores[offset] = 0.4 if abs(offset) <= 20 else chance
+    curve.scores[0], curve.scores[60] = 0.8, 0.9
+    assert curve.beyond(0) == pytest.approx(share)
+
+
 @pytest.mark.parametrize("delay", [0.0, 0.4, 1.0, -2.0])
 def test_views_that_lag_by_an_instant_or_more_are_late(delay: float) -> None:
     rig = film_people(Filming(num_instants=40, noise_px=2.0, delays=(0.0, delay, 0.0)))
