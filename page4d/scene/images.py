@@ -257,7 +257,7 @@ def probe_image_folder(
             raise InputError(found, hint)
     notices = tuple(_notices(folder, name or folder.name, files, headers))
     numbers = _frame_numbers(frame_names(files))
-    if numbers and (restart := restart_in(numbers)):
+    if numbers and (restart := _restart(numbers)):
         if _is_first(files[restart:], files[:restart]):
             files = (*files[restart:], *files[:restart])
             size = 10 ** len(str(numbers[-1])) - (numbers[0] != 0)  # cameras continue with 1 or 0
@@ -279,17 +279,16 @@ def probe_image_folder(
     )
 
 
-def restart_in(numbers: Sequence[int]) -> int:
+def _restart(numbers: tuple[int, ...]) -> int:
     """Return the place of the first number before a restart of a counter of four or more digits; 0 without one.
 
-    Numbers from both ends of the counter have a wide gap between them, and are dense if the high ones come first.
+    Numbers are dense only if the high ones precede the low ones.
     """
     size = 10 ** max(len(str(numbers[-1])), 4)
     gap, place = max(
-        ((numbers[place] - numbers[place - 1], place) for place in range(1, len(numbers))), default=(0, 0)
+        ((after - before, place) for place, (before, after) in enumerate(pairwise(numbers), 1)), default=(0, 0)
     )
-    is_wide = gap > max(size / 4, 10 * (numbers[0] + size - numbers[-1]))
-    return place if is_wide and len(numbers) >= _MIN_DENSITY * (size - gap) else 0
+    return place if len(numbers) >= _MIN_DENSITY * (size - gap) else 0
 
 
 def _is_first(files: tuple[Path, ...], others: tuple[Path, ...]) -> bool:

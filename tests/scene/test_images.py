@@ -12,7 +12,7 @@ from PIL import Image, ImageOps
 
 from page4d.errors import InputError
 from page4d.scene.batches import open_batches
-from page4d.scene.images import probe_image_folder, restart_in
+from page4d.scene.images import probe_image_folder
 from page4d.scene.open import open_scene
 from page4d.scene.records import Scene
 from tests.scene.clip_writers import counter_clip, counter_image, read_counter, write_images
@@ -136,22 +136,6 @@ def test_a_counter_continues_after_its_end(evidence: str, is_continued: bool, fi
     assert ("a: DSC_9995.jpg follows DSC_0006.jpg: if the counter" in texts(scene)) != is_continued
     if is_continued:
         np.testing.assert_allclose(scene.times, [place / 10 for place, one in enumerate(recorded) if one != 2])
-
-
-@pytest.mark.parametrize(
-    ("numbers", "restart"),
-    [
-        (range(6000), 0),
-        ([n for n in range(10_000) if n != 70], 0),
-        ([*range(3000), *range(6000, 6800)], 0),
-        ([0, 9500], 0),
-        ([5], 0),
-        ([*range(1, 9), *range(9990, 10_000)], 8),
-        ([*range(0, 90, 2), *range(99_000, 100_000, 2)], 45),
-    ],
-)
-def test_only_numbers_from_both_ends_of_a_counter_are_a_restart(numbers: Any, restart: int) -> None:
-    assert restart_in(list(numbers)) == restart
 
 
 def test_images_are_in_natural_order_without_hidden_files(tmp_path: Path) -> None:
