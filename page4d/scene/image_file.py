@@ -143,7 +143,6 @@ _READABLE_BITS = (1, 2, 4, 8, 16)
 _PROJECTION = re.compile(r"GPano:ProjectionType\W{1,3}(\w[\w ]*)")
 _PLANE = ("rectilinear", "perspective")
 _EXIF_ORIENTATION = 0x0112
-_EXIF_PHOTO, _EXIF_TIME = 0x8769, (0x9003, 0x9291)
 _RENDER_AGAIN = "remove it or render it again"
 
 
@@ -245,21 +244,6 @@ def spherical_error(name: str, projection: str) -> InputError:
         "cut out a view per direction, all with one field of view: "
         f"ffmpeg -i IN -vf v360={of_ffmpeg}:flat:h_fov=90:v_fov=60:yaw=0 OUT.mp4",
     )
-
-
-def time_taken(file: Path) -> str:
-    """Return the time of EXIF at which a camera took an image, in a form that sorts by time; "" without one.
-
-    Source: CIPA DC-008 (Exif 2.32), tags 0x8769, 0x9003 and 0x9291.
-    """
-    try:
-        with PillowImage.open(file, formats=_FORMATS) as image:
-            exif = image.getexif().get_ifd(_EXIF_PHOTO)
-    except Exception as error:
-        if is_exhausted(error):
-            raise
-        return ""
-    return "".join(str(exif.get(tag, "")) for tag in _EXIF_TIME)
 
 
 def image_name(file: Path) -> str:

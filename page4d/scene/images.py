@@ -36,7 +36,6 @@ from page4d.scene.image_file import (
     in_8_bits,
     read_header,
     read_pixels,
-    time_taken,
 )
 from page4d.scene.packing import MOSAIC, check_halves, comparison_size, is_mosaic
 from page4d.scene.stamps import NS, Stamps, are_periodic, stamps_of_names
@@ -255,17 +254,6 @@ def probe_image_folder(
             (height, width), (others_height, others_width) = header.size, common
             found = f"{image_name(file)} is {width}x{height}, the others {others_width}x{others_height}"
             raise InputError(found, hint)
-    notices = tuple(_notices(folder, name or folder.name, files, headers))
-    numbers = _frame_numbers(frame_names(files))
-    if numbers and (restart := _restart(numbers)):
-        if _is_first(files[restart:], files[:restart]):
-            files = (*files[restart:], *files[:restart])
-            size = 10 ** len(str(numbers[-1])) - (numbers[0] != 0)  # cameras continue with 1 or 0
-            numbers = (*numbers[restart:], *(number + size for number in numbers[:restart]))
-        else:
-            last, first = files[restart - 1].name, files[restart].name
-            text = f"{name or folder.name}: {first} follows {last}: if the counter of the camera restarted, the order"
-            notices = (*notices, Notice(f"{text} is wrong and file times do not show it: rename the images"))
     return ImageFolderSource(
         path=folder,
         label=label or f"{folder.name}/",
@@ -273,33 +261,10 @@ def probe_image_folder(
         size=common,
         frame_times=np.arange(len(files)) / fps,
         fps=fps,
-        numbers=numbers,
+        numbers=_frame_numbers(frame_names(files)),
         grayscale=grayscale,
-        notices=notices,
+        notices=tuple(_notices(folder, name or folder.name, files, headers)),
     )
-
-
-def _restart(numbers: tuple[int, ...]) -> int:
-    """Return the place of the first number before a restart of a counter of four or more digits; 0 without one.
-
-    Numbers are dense only if the high ones precede the low ones.
-    """
-    size = 10 ** max(len(str(numbers[-1])), 4)
-    gap, place = max(
-        ((after - before, place) for place, (before, after) in enumerate(pairwise(numbers), 1)), default=(0, 0)
-    )
-    return place if len(numbers) >= _MIN_DENSITY * (size - gap) else 0
-
-
-def _is_first(files: tuple[Path, ...], others: tuple[Path, ...]) -> bool:
-    """Return whether images were recorded before others by the times in EXIF or, without these, of the files."""
-    ordered = [*files, *others]
-    taken, written = [time_taken(file) for file in ordered], [file.stat().st_mtime_ns for file in ordered]
-
-    def rises(times: Sequence[str] | Sequence[int]) -> bool:
-        return list(times) == sorted(times) and times[0] != times[-1]
-
-    return rises(taken) if all(taken) else rises(written)
 
 
 def time_by_name(sources: Sequence[ImageFolderSource]) -> list[ImageFolderSource]:

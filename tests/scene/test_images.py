@@ -1,7 +1,6 @@
 """Image folders: timing by frame number, bit depth, orientation and damage."""
 
 import io
-import os
 from pathlib import Path
 from typing import Any
 
@@ -114,28 +113,6 @@ def test_images_without_frame_numbers_are_counted_and_reported(names: dict[str, 
     assert "a/, b/: file names without regular frame numbers; images are counted" in texts(scene)
     np.testing.assert_allclose(scene.times, np.arange(len(names)) / 30)
     assert [view.indices for view in scene.views] == [tuple(range(len(names)))] * 2
-
-
-@pytest.mark.parametrize(("evidence", "is_continued"), [("exif", True), ("files", True), ("copies", False)])
-@pytest.mark.parametrize("first", [0, 1])
-def test_a_counter_continues_after_its_end(evidence: str, is_continued: bool, first: int, tmp_path: Path) -> None:
-    recorded = [*range(9995, 10000), *range(first, 7)]
-    for view in "ab":
-        numbered(tmp_path / view, {f"DSC_{number:04}.jpg": number % 1000 for number in recorded})
-        for second, number in enumerate(recorded):
-            file, exif = tmp_path / view / f"DSC_{number:04}.jpg", Image.Exif()
-            if evidence == "exif":
-                exif.get_ifd(0x8769).update({0x9003: "2026:05:01 12:30:15", 0x9291: f"{second:02}"})
-                Image.open(file).save(file, quality=95, exif=exif)
-            else:
-                os.utime(file, (0, second if evidence == "files" else number))
-    (tmp_path / "b" / "DSC_0002.jpg").unlink()
-    scene = open_scene(tmp_path, image_fps=10)
-    read = [number for number in (recorded if is_continued else sorted(recorded)) if number != 2]
-    assert counts(scene).tolist() == [[number % 1000] * 2 for number in read]
-    assert ("a: DSC_9995.jpg follows DSC_0006.jpg: if the counter" in texts(scene)) != is_continued
-    if is_continued:
-        np.testing.assert_allclose(scene.times, [place / 10 for place, one in enumerate(recorded) if one != 2])
 
 
 def test_images_are_in_natural_order_without_hidden_files(tmp_path: Path) -> None:
