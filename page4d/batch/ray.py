@@ -4,7 +4,7 @@ Every worker needs page4d, and the scenes under the same paths.
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,7 +29,6 @@ from page4d.run.predictor import NetworkPredictor, PredictedChunk, Predictor
 from page4d.scene.batches import BatchReader, open_placed_batches
 from page4d.scene.records import Scene
 from page4d.signals import deferred_signals
-from page4d.stereo.background import Background
 
 MakePredictor = Callable[[Scene], Predictor]
 """Builds the predictor of a scene on a worker; can be sent to another process."""
@@ -135,8 +134,9 @@ def cluster_chunks(ray: Any, make_predictor: MakePredictor, plan: RunPlan, journ
     worker = Worker(gpu=plan.predictor.device.type == "cuda")
     count = min(worker.max_workers(ray.cluster_resources()), len(plan.chunks))
     actor = ray.remote(max_restarts=_RETRIES, max_task_retries=_RETRIES, **worker.options())(_ChunkWorker)
-    background = plan.predictor.background if isinstance(plan.predictor, NetworkPredictor) else None
-    arguments = (plan.scene, plan.transforms, plan.settings.preprocess, make_predictor, worker, background)
+    names = ("background", "pass_length") if isinstance(plan.predictor, NetworkPredictor) else ()
+    changes = {name: getattr(plan.predictor, name) for name in names}
+    arguments = (plan.scene, plan.transforms, plan.settings.preprocess, make_predictor, worker, changes)
     workers = [actor.remote(*arguments) for _ in range(count)]
     try:
         yield _ClusterChunks(ray, workers, journal).predict
@@ -200,10 +200,10 @@ class _ChunkWorker:
         preprocess: Preprocess,
         make_predictor: MakePredictor,
         worker: Worker,
-        background: Background | None,
+        changes: Mapping[str, Any],
     ) -> None:
         self._scene, self._transforms, self._preprocess = scene, transforms, preprocess
-        self._make_predictor, self._worker, self._background = make_predictor, worker, background
+        self._make_predictor, self._worker, self._changes = make_predictor, worker, changes
         self._predictor: Predictor | None = None
         self._stack = ExitStack()
         self._reader: BatchReader | None = None
@@ -214,8 +214,7 @@ class _ChunkWorker:
         if self._predictor is None:  # not in __init__, whose errors Ray wraps in its own
             self._worker.prepare()
             self._predictor = self._make_predictor(self._scene)
-            if isinstance(self._predictor, NetworkPredictor):
-                self._predictor = replace(self._predictor, background=self._background)
+            self._predictor = replace(self._predictor, **self._changes)
         try:
             batch = self._reader_at(chunk.start).read(chunk.start, chunk.stop)
             with reproducible(self._predictor.device):

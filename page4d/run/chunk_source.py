@@ -148,13 +148,13 @@ class ChunkPredictions:
         return ArrivedChunk(predicted._replace(predictions=predictions, memory=None, background=None), facts)
 
     def _halve(self, index: int, halvings: int) -> None:
-        """Replan from a chunk on with half its length, or with the least, if that is more.
+        """Replan from a chunk on with half the length of it or its passes, or with the least, if that is more.
 
         Raises:
             MemoryBudgetError: if it cannot be halved again.
         """
         plan, chunk, overlap = self._plan, self._chunks[index], self._plan.overlap
-        length = max(chunk.length // 2, 1, 2 * overlap)
+        length = max(min(chunk.length, plan.forecast.pass_length or chunk.length) // 2, 1, 2 * overlap)
         unaligned = overlap == 0 and not plan.world.is_fixed
         if halvings > MAX_HALVINGS or length >= chunk.length or unaligned:
             raise out_of_memory(plan, chunk.length)

@@ -257,8 +257,7 @@ class Forecast:
     fused for every instant; `preview` pictures are drawn at the end. The scene has `num_times` instants. `fine_size`
     is (height, width) of depth and clouds, None for that of the network, `flow_size` that of pictures whose flow is
     measured, None without motion. `people` is whether the pose model runs, `descriptors` whether refinement compares
-    those of XFeat. The only chunk of a run passes through network and refinement `pass_length` instants at a time;
-    None for all together.
+    those of XFeat. Chunks pass through network and refinement `pass_length` instants at a time; None for all at once.
     """
 
     views: int

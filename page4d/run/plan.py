@@ -5,12 +5,15 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from page4d.choices import DepthSize, MaskMeaning, Poses, Preprocess
 from page4d.conventions import Scale
 from page4d.errors import Notice, UsageError
+from page4d.geometry.alignment import baseline_ratio
 from page4d.geometry.pixels import PixelTransform, fit_each_view, shared_canvas
+from page4d.geometry.transforms import camera_centers
 from page4d.installation import load_open3d, require_open3d
 from page4d.motion.flow import MIN_SIDE
 from page4d.options import ReconstructSettings
@@ -316,14 +319,16 @@ _MAX_PASSES = 2
 
 
 def _pass_length(scene: Scene, predictor: Predictor, world: World) -> int | None:
-    """Return the number of instants of a pass if the capture is one chunk of several passes under known cameras."""
+    """Return the number of instants of a pass if a chunk can be several passes under known cameras."""
     settings, length = predictor.settings, MAX_DEFAULT_LENGTH
     if settings.chunk is not None or not length < scene.num_times <= _MAX_PASSES * length:
         return None
     refines = isinstance(predictor, NetworkPredictor) and predictor.network.config.matches is not None
-    is_static = all(view.camera is not None and view.camera.is_static for view in scene.views)
-    is_rig = world.is_fixed and scene.num_views > 1 and is_static
-    return length if is_rig and refines and settings.refine and settings.fuse else None
+    poses = [view.camera.world_to_camera for view in scene.views if view.camera is not None and view.camera.is_static]
+    if not (world.is_fixed and refines and settings.refine and settings.fuse) or len(poses) < scene.num_views:
+        return None
+    centers = camera_centers(torch.stack(poses))
+    return None if baseline_ratio(centers, centers) is None else length  # depth has a unit where they are apart
 
 
 def _preprocess_notices(

@@ -211,7 +211,9 @@ class Run:
         return state
 
     def _history(self, state: RunState) -> History:
-        return History(states=state.stages, finished=self.finished, read_tensors=self.states.read_tensors)
+        return History(
+            states=state.stages, chunks=state.plan, finished=self.finished, read_tensors=self.states.read_tensors
+        )
 
     def _update(self, **changes: object) -> None:
         """Change the recorded state of the run, on disk too."""

@@ -10,8 +10,9 @@ import torch
 from kornia.feature import XFeat
 from safetensors.torch import save_file
 
+from page4d.batch.ray import _ChunkWorker
 from page4d.choices import DepthSize, ExistingOutput, Poses, SparseStrategy, TimeEncoding
-from page4d.errors import UsageError
+from page4d.errors import InterruptedRunError, UsageError
 from page4d.geometry.time_axis import at_instants
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.networks.conditioning import Memory
@@ -21,8 +22,9 @@ from page4d.networks.network import ViewTimeNetwork, build_network
 from page4d.networks.presets import PRESETS
 from page4d.options import ReconstructSettings
 from page4d.run.plan import plan_run
-from page4d.run.predictor import CPU, NetworkPredictor, PredictedChunk, times_in_frames
+from page4d.run.predictor import CPU, NetworkPredictor, PredictedChunk, RigOutput, times_in_frames
 from page4d.run.reconstruct import reconstruct
+from page4d.run.run import Run
 from page4d.scene.batches import FrameBatch, open_batches
 from page4d.stereo.background import Background
 from page4d.stereo.descriptors import DESCRIPTOR_MODEL, dense_descriptors
@@ -260,3 +262,40 @@ def test_short_captures_of_known_static_cameras_are_predicted_in_passes_over_eve
     torch.testing.assert_close(second, found.background.log_depth.exp().expand_as(second))
     record = reconstruct(scene, predictor, out=tmp_path / "out", settings=settings)
     assert [(chunk.start, chunk.stop) for chunk in record.chunks] == [(0, 9)]
+    plan = plan_run(scene, predictor)
+    changes = {"background": None, "pass_length": plan.forecast.pass_length}
+    worker = _ChunkWorker(plan.scene, plan.transforms, settings.preprocess, lambda _: predictor, Mock(), changes)
+    of_cluster = worker.predict(plan.chunks[0], None)
+    assert isinstance(of_cluster, PredictedChunk)
+    assert of_cluster.background is not None  # the first pass gave it
+    at_one_place = replace(scene, views=(scene.views[0], *(replace(scene.views[0], name=name) for name in "bc")))
+    assert plan.forecast.pass_length == 8
+    assert plan_run(at_one_place, predictor).forecast.pass_length is None
+
+
+def test_a_run_that_is_resumed_with_less_memory_has_the_same_passes(tmp_path, monkeypatch) -> None:
+    network = without_zeros(replace(TINY, matches=MatchConfig(dim=8, hidden=8)))
+    settings = replace(SETTINGS, chunk=None, overlap=None, poses=Poses.INPUT, depth_size=DepthSize.NETWORK)
+    predictor = NetworkPredictor(network=network, device=CPU, settings=settings)
+    scene = replace(CAPTURE, num_times=12).scene()
+    lengths, run = [], NetworkPredictor.run
+
+    def counted(self: NetworkPredictor, batch: FrameBatch, memory: Memory | None = None) -> RigOutput:
+        lengths.append(len(batch.times))
+        return run(self, batch, memory)
+
+    def interrupt(*_: object) -> None:
+        raise InterruptedRunError("interrupted")
+
+    monkeypatch.setattr(NetworkPredictor, "run", counted)
+    reconstruct(scene, predictor, out=tmp_path / "whole", settings=settings)
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "_write_chunk", interrupt)
+        with pytest.raises(InterruptedRunError):
+            reconstruct(scene, predictor, out=tmp_path / "cut", settings=settings)
+    monkeypatch.setattr("page4d.run.plan.usable_bytes", Mock(return_value=10**8))
+    assert len(plan_run(scene, predictor).chunks) > 1
+    reconstruct(scene, predictor, out=tmp_path / "cut", settings=settings, existing=ExistingOutput.RESUME)
+    assert lengths == [6, 6] * 3
+    whole, cut = (sorted((tmp_path / name / "points").rglob("*.ply")) for name in ("whole", "cut"))
+    assert [path.read_bytes() for path in whole] == [path.read_bytes() for path in cut]

@@ -188,6 +188,7 @@ class Cleaner(Stage[CleaningState]):
 
     def restore(self, history: History) -> None:
         """Restore the background, and the decisions of the first chunk if it was written."""
+        self._plan = replace(self._plan, chunks=tuple(history.chunks))  # less memory today is no reason for others
         if self.name not in history.states:
             return
         self.decided = history.state(self.name, CleaningState)
@@ -213,7 +214,7 @@ class Cleaner(Stage[CleaningState]):
         predictor, plan = self._plan.predictor, self._plan
         if not plan.world.is_fixed or not isinstance(predictor, NetworkPredictor):
             return plan
-        length = plan.forecast.pass_length if len(plan.chunks) == 1 else None
+        length = plan.forecast.pass_length
         return replace(plan, predictor=replace(predictor, background=self._background, pass_length=length))
 
     def _predict_background(self) -> None:
