@@ -394,6 +394,24 @@ def _notices(folder: Path, view: str, files: Sequence[Path], headers: Sequence[I
         yield Notice(
             f"{view}: {counted(len(unread), 'file')} not read (first {unread[0].name}): {kinds} is not supported"
         )
+    if place := _restart(_frame_numbers(frame_names(files)) or ()):
+        last, first = files[place - 1].name, files[place].name
+        yield Notice(f"{view}: {first} follows {last}: if the counter of the camera restarted, rename the images")
+
+
+def _restart(numbers: Sequence[int]) -> int:
+    """Return the place of the first number before a likely restart of a counter of four digits or more, else 0.
+
+    Numbers at both ends of the counter have a gap between them.
+    """
+    if not numbers or numbers[0] + 10 ** max(len(str(numbers[-1])), 4) - numbers[-1] > _LOST_AT_RESTART:
+        return 0
+    gap, place = max((after - before, place) for place, (before, after) in enumerate(pairwise(numbers), 1))
+    return place if gap > _LOST_AT_RESTART else 0
+
+
+_LOST_AT_RESTART = 10
+"""Numbers that may be missing around the restart of a counter."""
 
 
 def frame_names(files: Sequence[Path]) -> tuple[str, ...]:

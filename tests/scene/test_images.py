@@ -226,6 +226,16 @@ def test_sixteen_bit_images_of_few_bits_are_reported(bits: int, is_reported: boo
     assert any(each.startswith(text) for each in texts) is is_reported
 
 
+@pytest.mark.parametrize(
+    ("numbers", "is_reported"),
+    [([1, 2, 9998, 9999], True), ([0, 9996], True), ([1, 20, 9980], False), ([997, 998, 999], False)],
+)
+def test_a_counter_that_may_have_restarted_is_reported(numbers: list[int], is_reported: bool, tmp_path: Path) -> None:
+    write_images(tmp_path / "a", {f"IMG_{n:04}.png": counter_clip([0])[0] for n in numbers})
+    texts = [notice.text for notice in open_scene(tmp_path).notices]
+    assert any("if the counter of the camera restarted" in text for text in texts) is is_reported
+
+
 def test_numbers_from_0_and_from_1_are_reported(tmp_path: Path) -> None:
     for name, first in (("a", 0), ("b", 1)):
         write_images(tmp_path / name, {f"{n + first}.png": counter_clip([n])[0] for n in range(3)})
