@@ -32,7 +32,7 @@ class Curve:
     x: Sequence[float] = ()
     y: Sequence[float | None] = ()
     width: float = 1.6
-    style: Literal["-", "--", ":"] = "-"
+    style: Literal["-", "--"] = "-"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,8 +118,8 @@ def _draw_curve(axes: "Axes", curve: Curve) -> None:
 
 
 def _line(curve: Curve) -> dict[str, Any]:
-    look = {"linewidth": curve.width, "linestyle": curve.style}
-    return {"color": rgb(curve.color), "solid_capstyle": "round", **look}
+    color = rgb(curve.color)
+    return {"color": color, "solid_capstyle": "round", "linewidth": curve.width, "linestyle": curve.style}
 
 
 def add_legend(axes: "Axes", curves: Sequence[Curve]) -> None:
