@@ -13,7 +13,7 @@ from jaxtyping import Float
 
 from page4d.rig.adjust import TEXTURE_SIGMA, Adjustment, Observations, adjust, merge_tracks
 from page4d.rig.edges import Directions, ViewEdges, in_order, shared_directions
-from page4d.rig.epipolar import RelativePose, relative_pose_of
+from page4d.rig.epipolar import RelativePose, pose_of, relative_pose_of
 from page4d.rig.evidence import TextureSource
 from page4d.rig.graph import (
     DIRECTION_LIMIT_DEG,
@@ -212,7 +212,7 @@ class Assembly:
         first, second = (self.edges[view].directions(self.lenses[view]) for view in pair.views)
         if first is None or second is None:
             return pair
-        turn = in_order(second, np.asarray(pair.rotation) @ first.rotation)[1]
+        turn = in_order(second, pose_of(pair).rotation @ first.rotation)[1]
         if turn <= _DIRECTION_TURN_DEG:
             return pair
         return replace(pair, reason=f"{turn:.0f} degrees from straight edges, without a loop", needs_loop=True)
@@ -281,8 +281,8 @@ class Assembly:
         pose = relative_pose_of(*(self.known_poses[view] for view in pair.views))
         if pose is None:
             return replace(pair, reason="the calibrated cameras are at one point", needs_loop=False)
-        turn = float(rotation_angle_deg(pose.rotation, np.asarray(pair.rotation)))
-        bend = float(direction_angle_deg(pose.direction, np.asarray(pair.direction)))
+        turn = float(rotation_angle_deg(pose.rotation, pose_of(pair).rotation))
+        bend = float(direction_angle_deg(pose.direction, pose_of(pair).direction))
         if turn > ROTATION_LIMIT_DEG or bend > DIRECTION_LIMIT_DEG:
             differs = f"{turn:.0f} degrees in rotation and {bend:.0f} in direction from the calibration"
             return replace(pair, reason=differs, needs_loop=False, contradicts_known=True)
@@ -501,7 +501,7 @@ def _agreeing(pair: PairPose, cameras: Mapping[int, Float[Array, "4 4"]]) -> Pai
     if not _may_hold(pair, cameras):
         return pair
     first, second = (cameras[view][:3, :3] for view in pair.views)
-    difference = float(rotation_angle_deg(second @ first.T, np.asarray(pair.rotation)))
+    difference = float(rotation_angle_deg(second @ first.T, pose_of(pair).rotation))
     if difference <= _TEXTURE_LIMIT_DEG:
         return pair
     return replace(pair, reason=f"{difference:.0f} degrees from the rig from people", needs_loop=False)

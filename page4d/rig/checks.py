@@ -5,6 +5,7 @@ import numpy as np
 from page4d.options import in_options
 from page4d.rig.adjust import RESIDUAL_LIMIT, Adjustment
 from page4d.rig.assembly import FOCAL_LIMIT, Assembly, turns_deg
+from page4d.rig.epipolar import pose_of
 from page4d.rig.graph import main_parts, views_in_loops
 from page4d.rig.records import Evidence, rotation_angle_deg
 
@@ -71,7 +72,7 @@ def _check_pairs(rig: Assembly, found: Adjustment) -> None:
     least: dict[int, float] = {}
     for pair in rig.placement.pairs:
         first, second = (turns[view] for view in pair.views)
-        turn = float(rotation_angle_deg(np.asarray(pair.rotation), second @ first.T))
+        turn = float(rotation_angle_deg(pose_of(pair).rotation, second @ first.T))
         least |= {view: min(turn, least.get(view, turn)) for view in pair.views}
     for view in least.keys() - rig.known.keys():
         if least[view] > _PAIR_LIMIT_DEG:

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 
-from page4d.rig.records import Array, Lens
+from page4d.rig.records import Array, Lens, PairPose
 
 MIN_POINTS = 8
 """Fewest points of a hypothesis: five determine it, and fewer than eight leave no redundancy."""
@@ -39,6 +39,13 @@ class RelativePose:
     def essential(self) -> Float[Array, "3 3"]:
         """The essential matrix [direction]_x rotation, for which x2^T E x1 = 0."""
         return _skew(self.direction) @ self.rotation
+
+
+def pose_of(pair: PairPose) -> RelativePose:
+    """Return the relative pose of a pair that has one."""
+    assert pair.rotation is not None
+    assert pair.direction is not None
+    return RelativePose(rotation=pair.rotation, direction=pair.direction)
 
 
 def relative_pose_of(first: Float[Array, "4 4"], second: Float[Array, "4 4"]) -> RelativePose | None:

@@ -17,7 +17,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial.transform import Rotation
 
-from page4d.rig.epipolar import normalized_points, unit_rays
+from page4d.rig.epipolar import normalized_points, pose_of, unit_rays
 from page4d.rig.records import Array, Lens, Pair, PairPose, direction_angle_deg, exp_rotation, rotation_angle_deg
 
 _MIN_SHARED = 8
@@ -57,7 +57,7 @@ def locate(
     ends = np.array([[index[view] for view in pair.views] for pair in pairs])
     # From the centre of the first to that of the second.
     direction = np.stack(
-        [-rotations[row].T @ np.asarray(pair.direction) for pair, row in zip(pairs, ends[:, 1], strict=True)]
+        [-rotations[row].T @ pose_of(pair).direction for pair, row in zip(pairs, ends[:, 1], strict=True)]
     )
     lengths, groups = _baselines(pairs, lenses)
     num_views, num_groups = len(views), int(groups.max()) + 1
@@ -152,13 +152,13 @@ def _depths(pair: PairPose, lenses: Sequence[Lens]) -> dict[int, tuple[Array, Ar
         unit_rays(normalized_points(pixels, lenses[view]))
         for pixels, view in zip((matches.first, matches.second), pair.views, strict=True)
     )
-    turned = first @ np.asarray(pair.rotation).T
+    pose = pose_of(pair)
+    turned = first @ pose.rotation.T
     normal = np.cross(turned, second)
     squared = np.maximum((normal**2).sum(-1), 1e-12)
-    step = np.asarray(pair.direction)
-    # Distances along both rays to their closest points: a * turned + step = b * second.
-    near = (np.cross(second, step) * normal).sum(-1) / squared
-    far = (np.cross(turned, step) * normal).sum(-1) / squared
+    # Distances along both rays to their closest points: a * turned + direction = b * second.
+    near = (np.cross(second, pose.direction) * normal).sum(-1) / squared
+    far = (np.cross(turned, pose.direction) * normal).sum(-1) / squared
     usable = (near > 0) & (far > 0)
     sides = ((matches.first_ids[usable], near[usable]), (matches.second_ids[usable], far[usable]))
     return dict(zip(pair.views, sides, strict=True))
@@ -327,8 +327,9 @@ def _loops(pairs: Sequence[PairPose]) -> list[tuple[tuple[int, int, int], float]
     """Return the indices of three pairs that form a loop, and the loop's rotation in degrees."""
     between: defaultdict[Pair, list[tuple[int, Array]]] = defaultdict(list)
     for index, pair in enumerate(pairs):
-        between[pair.views].append((index, np.asarray(pair.rotation)))
-        between[pair.views[::-1]].append((index, np.asarray(pair.rotation).T))
+        rotation = pose_of(pair).rotation
+        between[pair.views].append((index, rotation))
+        between[pair.views[::-1]].append((index, rotation.T))
     views = sorted({view for link in between for view in link})
     return [
         ((one, two, three), float(rotation_angle_deg(b_to_c @ a_to_b, a_to_c)))
@@ -352,7 +353,7 @@ def average_rotations(
     free = np.array([row for row, view in enumerate(views) if view not in kept], int)
     rotations = _spanning_tree(views, pairs, kept)
     ends = np.array([[index[view] for view in pair.views] for pair in pairs]).reshape(-1, 2)
-    relative = np.stack([pair.rotation for pair in pairs if pair.rotation is not None])
+    relative = np.stack([pose_of(pair).rotation for pair in pairs])
     incidence = np.zeros((len(pairs), len(views)))
     incidence[np.arange(len(pairs)), ends[:, 0]] = -1
     incidence[np.arange(len(pairs)), ends[:, 1]] = 1
@@ -376,9 +377,9 @@ def _spanning_tree(
         pair = next(pair for pair in ranked if len(found.keys() & {*pair.views}) == 1)
         first, second = pair.views
         if first in found:
-            found[second] = np.asarray(pair.rotation) @ found[first]
+            found[second] = pose_of(pair).rotation @ found[first]
         else:
-            found[first] = np.asarray(pair.rotation).T @ found[second]
+            found[first] = pose_of(pair).rotation.T @ found[second]
     return np.stack([found[view] for view in views])
 
 
@@ -404,7 +405,7 @@ def place(
         centers, undetermined, bend = locate(views, inside, rotations, lenses, known)
         of_views = dict(zip(views, rotations, strict=True))
         between = [of_views[second] @ of_views[first].T for first, second in (pair.views for pair in inside)]
-        turn = rotation_angle_deg(np.stack(between), np.stack([np.asarray(pair.rotation) for pair in inside]))
+        turn = rotation_angle_deg(np.stack(between), np.stack([pose_of(pair).rotation for pair in inside]))
         excess = np.maximum(turn / ROTATION_LIMIT_DEG, bend / DIRECTION_LIMIT_DEG)
         worst = int(excess.argmax())
         if excess[worst] <= tolerance:

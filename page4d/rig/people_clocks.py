@@ -28,7 +28,7 @@ from page4d.rig.clocks import (
     reaches,
     undetermined,
 )
-from page4d.rig.epipolar import RelativePose
+from page4d.rig.epipolar import RelativePose, pose_of
 from page4d.rig.people.pairs import pair_people
 from page4d.rig.people.pose import PeoplePose, quick_people_pose
 from page4d.rig.records import Array, Lens, PairPose, Progress, ViewPeople, no_progress
@@ -244,8 +244,7 @@ def late_views(
         first, second = pair.views
         if min(len(offsets[first]), len(offsets[second])) >= MAX_WITNESSES:
             continue
-        start = RelativePose(rotation=np.asarray(pair.rotation), direction=np.asarray(pair.direction))
-        curve = PairCurve(people, lenses, pair.views, start=start)
+        curve = PairCurve(people, lenses, pair.views, start=pose_of(pair))
         best = max(sorted(range(-_MAX_LATE, _MAX_LATE + 1), key=abs), key=curve.score)
         apart, curvature = curve.vertex(best, curve.score)
         is_clear = curve.score(best) >= MIN_PEAK and 0 < curve.score(0) < _EQUAL * curve.score(best)

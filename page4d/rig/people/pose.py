@@ -190,7 +190,9 @@ def _compatible(people: PersonPairs, rows: NDArray[np.intp], other: NDArray[np.i
 
 
 def _estimated_again(people: PersonPairs, known: PairPose, seed: int) -> PeoplePose | None:
-    pose = RelativePose(rotation=np.asarray(known.rotation), direction=np.asarray(known.direction))
+    assert known.rotation is not None
+    assert known.direction is not None
+    pose = RelativePose(rotation=known.rotation, direction=known.direction)
     chosen, _ = people.assign(pose)
     again = _hypothesis(people.subset(chosen), seed)
     return best_people_pose(people, [pose] if again is None else [pose, again])
