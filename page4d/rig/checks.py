@@ -36,6 +36,7 @@ def refuse_unconfirmed(rig: Assembly) -> None:
         _check_stability(rig)
         _check_links(rig)
         _check_focals(rig, rig.adjustment)
+        _check_links(rig)  # it may have refused the link of others
 
 
 def _note_contradictions(rig: Assembly) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from page4d.rig import checks
 from page4d.rig.assembly import Assembly
 from page4d.rig.checks import refuse_unconfirmed
 from page4d.rig.epipolar import pixels_of, undistorted_pixels
@@ -99,10 +100,12 @@ def test_views_are_placed_in_the_world_of_known_cameras_which_stay(known: tuple[
     assert assembly.person_height[0] == pytest.approx(1700 * unit, rel=0.1)
 
 
-def test_cameras_that_only_a_refused_one_links_are_not_placed():
+@pytest.mark.parametrize("check", ["_check_stability", "_check_focals"])
+def test_cameras_that_only_a_refused_one_links_are_not_placed(check: str, monkeypatch: pytest.MonkeyPatch):
     assembly = assembled()
+    monkeypatch.setattr(checks, check, lambda rig, *_: rig.reasons.update({1: "not stable"}))
     pairs = tuple(pair for pair in assembly.placement.pairs if 1 in pair.views)
-    assembly.placement, assembly.reasons = replace(assembly.placement, pairs=pairs), {1: "not stable"}
+    assembly.placement = replace(assembly.placement, pairs=pairs)
     refuse_unconfirmed(assembly)
     reasons = [record.reason for record in placed_views(assembly)[0]]
     assert reasons == ["no other camera is placed", "not stable", "only refused cameras link it to the others"]
