@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from page4d.errors import Level, Notice, counted
+from page4d.geometry.pixels import PixelTransform
 from page4d.geometry.time_axis import to_device
 from page4d.io.json_records import FileModel
 from page4d.networks.layers.execution import on_threads
@@ -53,6 +54,7 @@ class Detailer(Stage[DetailState]):
         self._is_small = max(max(one.canvas_size) for one in plan.map_transforms) <= AUTO_SIDE
         has_cores = self._is_small and torch.get_num_threads() > 1 and self._device.type == "cpu"
         self._at_once = 2 if has_cores and len(plan.chunks) == 1 else 1
+        self._threads = readers.enter_context(ThreadPoolExecutor(self._at_once, "detail"))
         self._begun: dict[int, Future[Predictions]] = {}
         self._reader: BatchReader | None = None
         self._fused: FusedBackground | None = None
@@ -66,8 +68,10 @@ class Detailer(Stage[DetailState]):
             return instant
         if self._reader is None:
             self._reader = self._readers.enter_context(open_placed_batches(self._scene, self._transforms))
-            self._threads = self._readers.enter_context(ThreadPoolExecutor(self._at_once, "detail"))
-            instant = self._begin(instant, self._reader)
+            if self._has_cameras and self._registration is not None and self.decided is None:
+                instant = self._choose(instant, self._reader, self._registration)
+            if instant.background is not None:
+                self._raise_background(instant.background, instant.predictions, self._transforms)
         threads = 1 if self._is_small else torch.get_num_threads()  # they would wait for each other
         place = int(torch.searchsorted(instant.chunk.times, instant.predictions.times[0]))
         for later in range(min(self._at_once, instant.chunk.num_times - place)):
@@ -80,20 +84,12 @@ class Detailer(Stage[DetailState]):
         fine = self._begun.pop(instant.index).result()
         return replace(instant, predictions=fine, background=self._background)
 
-    def _begin(self, instant: Instant, reader: BatchReader) -> Instant:
-        """Choose the pictures that are compared, and raise the background."""
-        coarse = to_device(instant.predictions, self._device)
-        if self._has_cameras and self._registration is not None and self.decided is None:
-            batch = to_device(reader.read(instant.index, instant.index + 1), self._device)
-            self.decided = DetailState(fine_depth=self._choose(coarse, batch, self._registration))
-            reason = self.decided.fine_depth.reason
-            instant = instant.with_notices(Notice(reason, Level.INFO)) if reason else instant
-        if instant.background is not None:
-            assert self._transforms is not None
-            network = to_device(instant.background, self._device)
-            self._fused = fine_background(network, coarse, self._samples(), self._transforms, self._compared)
-            self._background = to_device(self._fused, "cpu")
-        return instant
+    def _raise_background(
+        self, network: FusedBackground, coarse: Predictions, fine: tuple[PixelTransform, ...]
+    ) -> None:
+        network, coarse = to_device(network, self._device), to_device(coarse, self._device)
+        self._fused = fine_background(network, coarse, self._samples(fine), fine, self._compared)
+        self._background = to_device(self._fused, "cpu")
 
     def _raise(self, coarse: Predictions, batch: FrameBatch, compared: Compared, threads: int) -> Predictions:
         with on_threads(threads):
@@ -109,15 +105,17 @@ class Detailer(Stage[DetailState]):
         pairs = self.decided.fine_depth.pairs
         return {(places[pair.views[0]], places[pair.views[1]]): pair.side for pair in pairs}
 
-    def _choose(self, coarse: Predictions, batch: FrameBatch, found: RegistrationRecord) -> FineDepthRecord:
-        """Choose the pictures of a registered rig that are compared."""
+    def _choose(self, instant: Instant, reader: BatchReader, found: RegistrationRecord) -> Instant:
+        """Choose the pictures of a registered rig that are compared; a notice names the others."""
         assert self._transforms is not None
         names, sides = self._scene.view_names, [max(transform.canvas_size) for transform in self._transforms]
-        chosen = choose_compared(coarse, batch)
+        batch = to_device(reader.read(instant.index, instant.index + 1), self._device)
+        chosen = choose_compared(to_device(instant.predictions, self._device), batch)
         pairs = [ComparedRecord(views=(names[one], names[other]), side=side) for (one, other), side in chosen.items()]
         coarser = [pair for pair, side in chosen.items() if side < max(sides[view] for view in pair)]
         if not coarser:
-            return FineDepthRecord(pairs=pairs)
+            self.decided = DetailState(fine_depth=FineDepthRecord(pairs=pairs))
+            return instant
         shares = [
             (camera.epipolar_px or 0.0) / max(view.source.size)
             for camera, view in zip(found.cameras, self._scene.views, strict=True)
@@ -127,14 +125,13 @@ class Detailer(Stage[DetailState]):
             f"pictures of {len(coarser)} of {counted(len(chosen), 'pair')} of registered views do not refine depth "
             f"at {max(sides)} px: they do not match along epipolar lines, which are uncertain by {worst:.1f} px"
         )
-        return FineDepthRecord(pairs=pairs, reason=reason)
+        self.decided = DetailState(fine_depth=FineDepthRecord(pairs=pairs, reason=reason))
+        return instant.with_notices(Notice(reason, Level.INFO))
 
-    def _samples(self) -> Callable[[int], Float[Tensor, "N 3 _ _"]]:
+    def _samples(self, transforms: tuple[PixelTransform, ...]) -> Callable[[int], Float[Tensor, "N 3 _ _"]]:
         """Return a function that decodes pictures of a view at instants spread over the scene."""
         spread = np.linspace(0, self._scene.num_times - 1, min(_SAMPLES, self._scene.num_times))
         scene = with_instants(self._scene, np.unique(spread.round().astype(int)).tolist())
-        transforms = self._transforms
-        assert transforms is not None
 
         def samples(view: int) -> Float[Tensor, "N 3 _ _"]:
             alone = replace(scene, views=(scene.views[view],))
