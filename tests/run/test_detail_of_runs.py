@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from page4d.errors import InterruptedRunError, Page4DError, UsageError
 from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.networks.conditioning import Memory
+from page4d.networks.layers.execution import on_threads
 from page4d.networks.network import build_network
 from page4d.options import PointOptions, ReconstructSettings
 from page4d.output.reader import Output, open_output
@@ -24,8 +26,10 @@ from page4d.run.plan import plan_run
 from page4d.run.predictor import CPU, MeasuredDepth, NetworkPredictor, PredictedChunk
 from page4d.run.reconstruct import reconstruct
 from page4d.run.scene_evidence import SceneEvidence
+from page4d.run.stages import detail
 from page4d.scene.batches import FrameBatch
 from page4d.scene.records import Scene
+from page4d.stereo.detail import fine_instant
 from tests.run.test_network_predictor import TINY
 from tests.run.test_reconstruct import StopAt, uncalibrated
 
@@ -170,12 +174,26 @@ def test_pictures_of_wrongly_registered_cameras_are_not_compared(tmp_path: Path,
     )
 
 
-def test_a_resumed_run_has_the_same_bytes(finished: Output, tmp_path: Path):
-    with pytest.raises(InterruptedRunError):
-        run(tmp_path / "out", observer=StopAt(4), layers=True)
-    again = run(tmp_path / "out", ExistingOutput.RESUME, layers=True)
+@pytest.mark.parametrize(("chunk", "threads"), [(3, 1), (CAPTURE.num_times, 2)])
+def test_a_resumed_run_has_the_same_bytes(
+    chunk: int, threads: int, finished: Output, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The first two of all instants in one chunk are raised together on two threads: each waits for the other."""
+    whole = finished if chunk == 3 else run(tmp_path / "whole", chunk=chunk, layers=True)
+    both = Barrier(threads)
+
+    def raised(coarse: Predictions, *others: Any) -> Predictions:
+        if coarse.times[0] < 1.5 / CAPTURE.fps:
+            both.wait(timeout=60)
+        return fine_instant(coarse, *others)
+
+    monkeypatch.setattr(detail, "fine_instant", raised)
+    with on_threads(threads):
+        with pytest.raises(InterruptedRunError):
+            run(tmp_path / "out", observer=StopAt(4), chunk=chunk, layers=True)
+        again = run(tmp_path / "out", ExistingOutput.RESUME, chunk=chunk, layers=True)
     for kind in ("depth", "confidence", "dynamic", "points"):
-        folder = finished.layout.folder / kind
+        folder = whole.layout.folder / kind
         names = [path.relative_to(folder) for path in sorted(folder.rglob("*.*"))]
         assert names
         for name in names:
