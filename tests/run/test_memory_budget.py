@@ -13,7 +13,7 @@ import torch
 from page4d.choices import ExistingOutput
 from page4d.errors import InterruptedRunError, MemoryBudgetError, UsageError
 from page4d.io.machine import trim_heap, used_memory
-from page4d.networks.layers.execution import reproducible
+from page4d.networks.layers.execution import on_threads, reproducible
 from page4d.networks.network import build_network
 from page4d.networks.presets import PRESETS
 from page4d.options import parse_memory
@@ -230,6 +230,18 @@ def test_the_memory_of_calibrated_runs_is_predicted(
         descriptors=True,
     )
     assert peak <= found.peak_bytes(length) <= 1.3 * peak
+
+
+@pytest.mark.parametrize(("fine_size", "per_pixel"), [((384, 512), 188), ((768, 1024), 0)])
+def test_a_second_instant_that_is_raised_at_once_counts_where_the_network_took_less(
+    fine_size: tuple[int, int], per_pixel: int
+) -> None:
+    cost = PerPixel(config=TINY, device=CPU, per_pixel=1)
+    found = Forecast(views=8, size=(96, 128), device=CPU, used_bytes=0, cost=cost, num_times=6, fine_size=fine_size)
+    one, one_of_more = found.peak_bytes(6), found.peak_bytes(3)
+    with on_threads(2):
+        assert (found.peak_bytes(6) - one) / found.fine_pixels == pytest.approx(1.28 * per_pixel, abs=25)
+        assert found.peak_bytes(3) == one_of_more
 
 
 def test_the_memory_of_a_long_run_is_predicted() -> None:

@@ -18,7 +18,8 @@ from page4d.networks.layers.execution import on_threads
 from page4d.output.record import ComparedRecord, FineDepthRecord
 from page4d.output.rig_record import RegistrationRecord
 from page4d.records import Predictions
-from page4d.run.plan import AUTO_SIDE, RunPlan
+from page4d.run.memory import SMALL_SIDE
+from page4d.run.plan import RunPlan
 from page4d.run.stage import Instant, Stage
 from page4d.scene.batches import BatchReader, FrameBatch, open_placed_batches
 from page4d.scene.records import with_instants
@@ -51,9 +52,8 @@ class Detailer(Stage[DetailState]):
         self._device, self._has_cameras = plan.predictor.device, plan.world.is_fixed
         registration = plan.evidence.registration
         self._registration = None if registration is None else registration.record
-        self._is_small = max(max(one.canvas_size) for one in plan.map_transforms) <= AUTO_SIDE
-        has_cores = self._is_small and torch.get_num_threads() > 1 and self._device.type == "cpu"
-        self._at_once = 2 if has_cores and len(plan.chunks) == 1 else 1
+        self._is_small = max(max(one.canvas_size) for one in plan.map_transforms) <= SMALL_SIDE
+        self._at_once = plan.forecast.raised_at_once(plan.chunks[0].length)
         self._threads = readers.enter_context(ThreadPoolExecutor(self._at_once, "detail"))
         self._begun: dict[int, Future[Predictions]] = {}
         self._reader: BatchReader | None = None
