@@ -2,9 +2,7 @@
 
 import json
 from argparse import Namespace
-from pathlib import Path
 
-import cv2
 import torch
 
 from page4d.networks.layers.execution import NO_LIMITS
@@ -20,14 +18,11 @@ def test_both_schedules_give_the_same_depth() -> None:
         torch.testing.assert_close(public(images, limits=NO_LIMITS).depth, ours(images).depth)
 
 
-def test_every_combination_is_measured_and_drawn(tmp_path: Path) -> None:
+def test_every_combination_is_measured() -> None:
     options = Namespace(images=[1, 2], size=[28, 42], precisions=list(gpu.PRECISIONS))
     rows = list(gpu.schedules(gpu.SMALL, CPU, options))
     assert len(rows) == 8
     assert all(row["measured"]["bytes"] > 0 for row in rows)
-    chunks = [{"chunk": length, "seconds_per_instant": 1.0, "waiting_share": 0.1} for length in (2, 4)]
-    gpu.draw({"schedule": [*rows, {**rows[-1], "images": 4, "measured": None}], "chunks": chunks}, tmp_path / "a.png")
-    assert cv2.imread(str(tmp_path / "a.png")).std() > 5
     json.dumps(rows)
 
 
