@@ -15,7 +15,7 @@
                  share of time in which the device waits
     memory       `reconstruct` on a GPU with too little memory for the chunk: it must end by halving chunks
 
-Writes FOLDER/gpu.json and FOLDER/gpu.png. `--parts` chooses; a part that fails is printed, and the others run. A size
+Writes FOLDER/gpu.json. `--parts` chooses; a part that fails is printed, and the others run. A size
 that does not fit in memory has no value. `--device cpu --preset vggt-small` runs all but the last part on the CPU, at
 small size, to check this script.
 """
