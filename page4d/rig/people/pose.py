@@ -5,7 +5,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from page4d.rig.epipolar import MAX_STEPS, RelativePose, estimate_pose, normalized_points, refine_pose, sampson_errors
+from page4d.rig.epipolar import (
+    MAX_STEPS,
+    RelativePose,
+    estimate_pose,
+    normalized_points,
+    pose_of,
+    refine_pose,
+    sampson_errors,
+    unit_rays,
+)
 from page4d.rig.people.pairs import (
     TOLERANCE,
     PersonPairs,
@@ -190,9 +199,7 @@ def _compatible(people: PersonPairs, rows: NDArray[np.intp], other: NDArray[np.i
 
 
 def _estimated_again(people: PersonPairs, known: PairPose, seed: int) -> PeoplePose | None:
-    assert known.rotation is not None
-    assert known.direction is not None
-    pose = RelativePose(rotation=known.rotation, direction=known.direction)
+    pose = pose_of(known)
     chosen, _ = people.assign(pose)
     again = _hypothesis(people.subset(chosen), seed)
     return best_people_pose(people, [pose] if again is None else [pose, again])
@@ -227,7 +234,7 @@ def _jackknife_deg(found: PeoplePose, seed: int) -> float:
 
 def _without_parallax(found: PeoplePose) -> str:
     """Return why a pose has no direction, empty if it has one."""
-    first, second = (np.insert(points, 2, 1, axis=1) for points in found.matched.points()[:2])
+    first, second = map(unit_rays, found.matched.points()[:2])
     parallax = float(np.median(direction_angle_deg(first @ found.pose.rotation.T, second)))
     if parallax >= MIN_PARALLAX_DEG:
         return ""
