@@ -91,6 +91,12 @@ class Sim3:
         one, zero = torch.ones((), dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
         return Sim3(scale=one, rotation=torch.eye(3, dtype=torch.float64), translation=zero)
 
+    @staticmethod
+    def into_camera(world_to_camera: Float[Tensor, "4 4"], scale: Float[Tensor, ""]) -> "Sim3":
+        """Return the transform into the frame of a camera, in whose unit lengths are `scale` times as large."""
+        pose = world_to_camera.to(scale)
+        return Sim3(scale=scale, rotation=pose[:3, :3], translation=scale * pose[:3, 3])
+
     def like(self, tensor: Tensor) -> "Sim3":
         """Convert to the dtype and device of `tensor`."""
         return Sim3(**{name: value.to(tensor) for name, value in vars(self).items()})

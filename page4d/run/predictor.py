@@ -105,13 +105,6 @@ def _cameras(batch: FrameBatch, output: NetworkOutput) -> Cameras:
     )
 
 
-def _first_camera(cameras: Cameras, scale: float) -> Sim3:
-    """Return the transform into the frame of the first camera, in a unit of which one of the cameras' has `scale`."""
-    first = cameras.world_to_camera[0, 0, 0]
-    factor = first.new_tensor(scale)
-    return Sim3(scale=factor, rotation=first[:3, :3], translation=factor * first[:3, 3])
-
-
 def _to_host(values: Tensor) -> Tensor:
     return values.detach().to("cpu", torch.float32).clone()
 
@@ -200,7 +193,7 @@ class NetworkPredictor:
         return replace(self, settings=settings, descriptors=dense_descriptors(self.device) if serve else None)
 
     def predict(self, batch: FrameBatch, memory: Memory | None = None) -> PredictedChunk:
-        """Predict cameras, depth, points, confidence and motion at network pixels."""
+        """Predict cameras, depth, confidence and motion at network pixels."""
         if self.pass_length is not None and len(batch.times) > self.pass_length:
             return self._predict_passes(batch, -(-len(batch.times) // self.pass_length))
         output = self.run(batch, memory)
@@ -233,7 +226,8 @@ class NetworkPredictor:
             part = predictor.predict(at_instants(batch, chosen))
             if part.rig is None or part.rig_scale is None:
                 return replace(self, pass_length=None).predict(batch)
-            placed = part.predictions.transformed(_first_camera(part.predictions.cameras, part.rig_scale))
+            first = part.predictions.cameras.world_to_camera[0, 0, 0]
+            placed = part.predictions.transformed(Sim3.into_camera(first, first.new_tensor(part.rig_scale)))
             if background is None and placed.dynamic is not None:
                 background = estimate_background(placed, range(len(placed.view_names)))
             parts.append(part._replace(predictions=placed))

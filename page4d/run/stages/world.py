@@ -194,8 +194,7 @@ class World(Stage[WorldState]):
         if self._distance is not None:
             self.measured = measure_distance(predictions, self._distance)
             scale = torch.tensor(self.measured.metres / self.measured.predicted, dtype=torch.float64)
-        first = predictions.cameras.world_to_camera[0, 0, 0].to(torch.float64)
-        return Sim3(scale=scale, rotation=first[:3, :3], translation=scale * first[:3, 3])
+        return Sim3.into_camera(predictions.cameras.world_to_camera[0, 0, 0], scale)
 
     def _align_to_rig(self, predictions: Predictions, rig: Cameras, rig_scale: float | None = None) -> Sim3:
         predicted = predictions.cameras.world_to_camera.reshape(-1, 4, 4)
