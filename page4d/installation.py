@@ -10,13 +10,14 @@ import importlib
 import re
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from threading import Thread
 from types import ModuleType
+from typing import Any
 
 from page4d.errors import CapabilityError
 
@@ -97,8 +98,32 @@ def load_open3d() -> tuple[ModuleType | None, str, str]:
         return None, f"Open3D cannot start: system library {library[1]} is missing", SYSTEM_PACKAGES
 
 
+class Deferred(ModuleType):
+    """Functions of a module that is imported when one of them is called."""
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+        def call(*args: Any, **options: Any) -> Any:
+            package, _, module = self.__name__.rpartition(".")
+            if sys.modules.get(self.__name__) is self:
+                function = getattr(sys.modules[package], module)  # of the same name; the import replaces it
+                del sys.modules[self.__name__]
+                import_module(self.__name__)
+                setattr(sys.modules[package], module, function)
+            return getattr(sys.modules[self.__name__], name)(*args, **options)
+
+        return call
+
+
+_PLOTLY = "open3d.visualization.draw_plotly"
+"""Open3D's plots in a browser, which page4d does not draw: their packages take half of the time to load it."""
+
+
 def _imported() -> ModuleType:
     """Import Open3D, again if another thread imported a module meanwhile: it iterates over `sys.modules`."""
+    sys.modules.setdefault(_PLOTLY, Deferred(_PLOTLY))
     for _ in range(_ATTEMPTS):
         with suppress(RuntimeError):
             return importlib.import_module("open3d")

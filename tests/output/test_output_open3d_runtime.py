@@ -1,6 +1,7 @@
 """Errors without a working Open3D, with the command that fixes them."""
 
 import importlib
+import sys
 import threading
 from collections.abc import Iterator
 from types import ModuleType
@@ -14,6 +15,7 @@ from page4d.formats.open3d import open3d_cloud
 from page4d.formats.ply import PointCloud
 from page4d.installation import (
     SYSTEM_PACKAGES,
+    Deferred,
     load_open3d,
     open3d_or_none,
     pip_install,
@@ -75,6 +77,22 @@ def test_an_import_in_another_thread_does_not_stop_that_of_open3d(monkeypatch):
 
     monkeypatch.setattr(importlib, "import_module", importing)
     assert load_open3d()[0] is not None
+
+
+def test_a_deferred_module_is_imported_by_the_first_call_of_its_functions(monkeypatch, tmp_path):
+    package = tmp_path / "deferring"
+    package.mkdir()
+    (package / "__init__.py").write_text("from .plots import plots, size\n")
+    (package / "plots.py").write_text("def plots():\n    return 2\n\n\ndef size(a, *, b):\n    return a + b\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    deferred = Deferred("deferring.plots")
+    monkeypatch.setitem(sys.modules, "deferring.plots", deferred)
+    deferring = importlib.import_module("deferring")
+    assert sys.modules["deferring.plots"] is deferred
+    assert not hasattr(deferred, "__path__")
+    for _ in range(2):
+        assert (deferring.size(1, b=2), deferring.plots()) == (3, 2)
+    assert sys.modules["deferring.plots"].__file__ == str(package / "plots.py")
 
 
 @pytest.mark.filterwarnings("error")
