@@ -4,9 +4,9 @@ Every worker needs page4d, and the scenes under the same paths.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch
 from page4d.batch.jobs import LESS_MEMORY, SceneJob, SceneOutcome, SceneStatus, Work, described, not_begun, outcome_of
 from page4d.batch.ray_connection import first_line
 from page4d.choices import Preprocess
-from page4d.errors import CapabilityError, InputError, Observer, SilentObserver
+from page4d.errors import CapabilityError, InputError, Level, Notice, Observer, SilentObserver, counted
 from page4d.geometry.pixels import PixelTransform
 from page4d.networks.conditioning import Memory
 from page4d.networks.layers.execution import reproducible
@@ -25,10 +25,11 @@ from page4d.run.chunks import Chunk
 from page4d.run.journal import Journal
 from page4d.run.memory import is_out_of_memory
 from page4d.run.plan import RunPlan
-from page4d.run.predictor import NetworkPredictor, PredictedChunk, Predictor
+from page4d.run.predictor import PredictedChunk, Predictor, prepared
 from page4d.scene.batches import BatchReader, open_placed_batches
 from page4d.scene.records import Scene
 from page4d.signals import deferred_signals
+from page4d.stereo.background import Background
 
 MakePredictor = Callable[[Scene], Predictor]
 """Builds the predictor of a scene on a worker; can be sent to another process."""
@@ -132,11 +133,15 @@ def _lost_workers(error: Exception) -> CapabilityError:
 def cluster_chunks(ray: Any, make_predictor: MakePredictor, plan: RunPlan, journal: Journal) -> Iterator[ChunkSource]:
     """Predict the chunks of a run on all workers of a cluster, some chunks ahead."""
     worker = Worker(gpu=plan.predictor.device.type == "cuda")
-    count = min(worker.max_workers(ray.cluster_resources()), len(plan.chunks))
+    found = worker.max_workers(ray.cluster_resources())
+    count = min(found, len(plan.chunks))
+    if count < min(found, plan.scene.num_times):
+        chunks = counted(len(plan.chunks), "chunk")
+        text = f"{chunks} on {count} of {counted(found, 'worker')}: a smaller ⟨chunk⟩ uses more"
+        journal.notice(Notice(text, Level.STEP))
     actor = ray.remote(max_restarts=_RETRIES, max_task_retries=_RETRIES, **worker.options())(_ChunkWorker)
-    names = ("background", "pass_length") if isinstance(plan.predictor, NetworkPredictor) else ()
-    changes = {name: getattr(plan.predictor, name) for name in names}
-    arguments = (plan.scene, plan.transforms, plan.settings.preprocess, make_predictor, worker, changes)
+    passes = (plan.pass_length, plan.background)
+    arguments = (plan.scene, plan.transforms, plan.settings.preprocess, make_predictor, worker, passes)
     workers = [actor.remote(*arguments) for _ in range(count)]
     try:
         yield _ClusterChunks(ray, workers, journal).predict
@@ -200,10 +205,10 @@ class _ChunkWorker:
         preprocess: Preprocess,
         make_predictor: MakePredictor,
         worker: Worker,
-        changes: Mapping[str, Any],
+        passes: tuple[int | None, Background | None],
     ) -> None:
         self._scene, self._transforms, self._preprocess = scene, transforms, preprocess
-        self._make_predictor, self._worker, self._changes = make_predictor, worker, changes
+        self._make_predictor, self._worker, self._passes = make_predictor, worker, passes
         self._predictor: Predictor | None = None
         self._stack = ExitStack()
         self._reader: BatchReader | None = None
@@ -213,8 +218,7 @@ class _ChunkWorker:
         """Predict a chunk; if it does not fit in memory, the exception is returned."""
         if self._predictor is None:  # not in __init__, whose errors Ray wraps in its own
             self._worker.prepare()
-            self._predictor = self._make_predictor(self._scene)
-            self._predictor = replace(self._predictor, **self._changes)
+            self._predictor = prepared(self._make_predictor(self._scene), *self._passes)
         try:
             batch = self._reader_at(chunk.start).read(chunk.start, chunk.stop)
             with reproducible(self._predictor.device):

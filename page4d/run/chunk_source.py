@@ -17,7 +17,7 @@ from page4d.run.domain import Domain, domain_of
 from page4d.run.journal import Journal
 from page4d.run.memory import fitting_checkpoint, unless_out_of_memory
 from page4d.run.plan import RunPlan
-from page4d.run.predictor import PredictedChunk
+from page4d.run.predictor import PredictedChunk, prepared
 from page4d.run.summary import compare_rigs
 from page4d.scene.batches import open_placed_batches
 from page4d.stereo.background import Background
@@ -39,6 +39,7 @@ OpenChunks = Callable[[RunPlan, Journal], AbstractContextManager[ChunkSource]]
 @contextmanager
 def local_chunks(plan: RunPlan, journal: Journal) -> Iterator[ChunkSource]:
     """Decode and predict in this process; the next frames are decoded meanwhile."""
+    predictor = prepared(plan.predictor, plan.pass_length, plan.background)
     with open_placed_batches(plan.scene, plan.transforms, plan.settings.preprocess) as reader:
 
         def predict(chunk: Chunk, coming: Sequence[Chunk], memory: Memory | None) -> PredictedChunk:
@@ -47,7 +48,7 @@ def local_chunks(plan: RunPlan, journal: Journal) -> Iterator[ChunkSource]:
             decoded = time.perf_counter()
             if coming:
                 reader.read_ahead(coming[0].stop)
-            predicted = plan.predictor.predict(batch, memory)
+            predicted = predictor.predict(batch, memory)
             spent, refine = time.perf_counter() - decoded, predicted.refine_seconds
             journal.add({"decode": decoded - begin, "predict": spent - refine, "refine": refine})
             return predicted
@@ -104,7 +105,9 @@ class ChunkPredictions:
         return arrived
 
     def from_chunk(self, index: int, memory: Memory | None) -> Iterator[ArrivedChunk]:
-        """Predict the chunks from a number on.
+        """Predict the chunks from a number on; none if the only one of the run was halved.
+
+        A run of one chunk estimates its background from it, one of several chunks before the first one.
 
         Raises:
             MemoryBudgetError: if one cannot be halved again.
@@ -113,8 +116,10 @@ class ChunkPredictions:
         while index < len(self._chunks):
             arrived = unless_out_of_memory(self._plan.predictor.device, partial(self._predict, index, memory))
             if arrived is None:
-                halvings += 1
+                halvings, was_only = halvings + 1, len(self._chunks) == 1
                 self._halve(index, halvings)
+                if was_only:
+                    return
                 continue
             if is_first:
                 is_first = False
@@ -154,7 +159,7 @@ class ChunkPredictions:
             MemoryBudgetError: if it cannot be halved again.
         """
         plan, chunk, overlap = self._plan, self._chunks[index], self._plan.overlap
-        length = max(min(chunk.length, plan.forecast.pass_length or chunk.length) // 2, 1, 2 * overlap)
+        length = max(min(chunk.length, plan.pass_length or chunk.length) // 2, 1, 2 * overlap)
         unaligned = overlap == 0 and not plan.world.is_fixed
         if halvings > MAX_HALVINGS or length >= chunk.length or unaligned:
             raise out_of_memory(plan, chunk.length)

@@ -28,6 +28,7 @@ from page4d.run.stages.world import World
 from page4d.scene.images import ImageFolderSource
 from page4d.scene.point_tracks import PointTracks, read_point_tracks
 from page4d.scene.records import Scene, View
+from page4d.stereo.background import Background
 
 _MAP_BYTES = 4
 _POINT_BYTES = 21
@@ -51,7 +52,9 @@ class RunPlan:
     `scene` has metric cameras if a known length gives its calibration a unit, and the cameras of registered views.
     `fine_transforms` place images at the pixels of depth and clouds, None for those of the network, and
     `motion_transforms` those whose flow is measured, None without motion.
-    `point_tracks` are 2D tracks of the views, empty without.
+    `point_tracks` are 2D tracks of the views, empty without. The only chunk of known static cameras is predicted
+    `pass_length` instants at a time, None for all at once. `background` is that of the instants before the first
+    chunk, once it is predicted.
     `bytes_on_disk` is an upper bound for points and maps.
     """
 
@@ -70,6 +73,8 @@ class RunPlan:
     memory_limit: MemoryLimit
     bytes_on_disk: int
     notices: tuple[Notice, ...] = ()
+    pass_length: int | None = None
+    background: Background | None = None
 
     @property
     def map_transforms(self) -> tuple[PixelTransform, ...]:
@@ -143,7 +148,8 @@ def plan_run(scene: Scene, predictor: Predictor, evidence: SceneEvidence | None 
     )
     fine = detail_transforms(scene, predictor, transforms, has_cameras=world.is_fixed)
     flow = motion_transforms(scene, settings)
-    forecast = _forecast(evidence, predictor, transforms, fine, flow, _pass_length(scene, predictor, world))
+    pass_length = _pass_length(scene, predictor, world)
+    forecast = _forecast(evidence, predictor, transforms, fine, flow, pass_length)
     limit = MemoryLimit(
         num_bytes=settings.memory_bytes or usable_bytes(predictor.device), is_strict=settings.memory_bytes is not None
     )
@@ -176,6 +182,7 @@ def plan_run(scene: Scene, predictor: Predictor, evidence: SceneEvidence | None 
             *_motion_notices(scene, predictor, chunks),
             *warnings,
         ),
+        pass_length=pass_length,
     )
 
 

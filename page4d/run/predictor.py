@@ -339,6 +339,13 @@ Predictor = NetworkPredictor | MeasuredDepth
 """Turns decoded frames into predictions, under the settings of a run."""
 
 
+def prepared(predictor: Predictor, pass_length: int | None, background: Background | None) -> Predictor:
+    """Return the predictor of a run: a network's has the passes of its chunks, and a background known before them."""
+    if not isinstance(predictor, NetworkPredictor):
+        return predictor
+    return replace(predictor, pass_length=pass_length, background=background)
+
+
 def is_conditioned(predictor: Predictor) -> bool:
     """Return whether calibrated cameras are an input of the predictor's network, where there are any."""
     if not isinstance(predictor, NetworkPredictor):

@@ -211,9 +211,7 @@ class Run:
         return state
 
     def _history(self, state: RunState) -> History:
-        return History(
-            states=state.stages, chunks=state.plan, finished=self.finished, read_tensors=self.states.read_tensors
-        )
+        return History(states=state.stages, finished=self.finished, read_tensors=self.states.read_tensors)
 
     def _update(self, **changes: object) -> None:
         """Change the recorded state of the run, on disk too."""
@@ -234,24 +232,29 @@ class Run:
         if self._num_done == total:
             return
         try:
-            self._prepare()
-            trim_heap()
-            with self.open_chunks(self.cleaner.plan, self.journal) as source, self.readers:
-                predictions = ChunkPredictions(self.plan, source, self.journal, self.state.plan, self._replan)
-                held, memory = self._held(predictions)
-                queue = BoundedQueue(partial(self._stitch_and_write, held=held))
-                try:
-                    with queue as writing:
-                        for chunk in predictions.from_chunk(len(self.finished), memory):
-                            trim_heap()  # what the network and refinement freed is not left to the writing thread
-                            writing.put(chunk)
-                            del chunk
-                finally:
-                    queue.end()  # a thread that still writes at the end of the process leaves a partial file
+            while self._num_done < total:  # again if the only chunk was halved
+                self._prepare()
+                trim_heap()
+                self._predict_and_write()
         except OutputError as error:
             raise OutputError(
                 f"{error.marked_message} (after {self._num_done} of {counted(total, 'instant')})", error.marked_hint
             ) from error
+
+    def _predict_and_write(self) -> None:
+        """Predict, stitch and write the chunks of the plan, but not that of a plan of one that is halved."""
+        with self.open_chunks(self.cleaner.plan, self.journal) as source, self.readers:
+            predictions = ChunkPredictions(self.plan, source, self.journal, self.state.plan, self._replan)
+            held, memory = self._held(predictions)
+            queue = BoundedQueue(partial(self._stitch_and_write, held=held))
+            try:
+                with queue as writing:
+                    for chunk in predictions.from_chunk(len(self.finished), memory):
+                        trim_heap()  # what the network and refinement freed is not left to the writing thread
+                        writing.put(chunk)
+                        del chunk
+            finally:
+                queue.end()  # a thread that still writes at the end of the process leaves a partial file
 
     @property
     def _num_done(self) -> int:
@@ -259,7 +262,8 @@ class Run:
 
     def _prepare(self) -> None:
         """Predict the background before the first chunk, unless an interrupted run did."""
-        files = [self.states.write_tensors(name, tensors) for name, tensors in self.cleaner.prepare().items()]
+        prepared = self.cleaner.prepare(self.state.plan)
+        files = [self.states.write_tensors(name, tensors) for name, tensors in prepared.items()]
         if self.cleaner.decided is None:
             return
         listed = [*self.state.files, *FileRecord.of_all(files, self.layout.folder)]

@@ -15,7 +15,6 @@ from page4d.io.json_records import FileModel, Model
 from page4d.output.instant import InstantFiles, InstantOptions
 from page4d.output.record import InstantMotion
 from page4d.records import Predictions
-from page4d.run.chunks import Chunk
 from page4d.run.state_records import FinishedChunk
 from page4d.stereo.consensus import FusedBackground
 
@@ -29,10 +28,9 @@ def chunk_name(name: str, index: int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class History:
-    """What a run has recorded: decisions of stages by name, planned and finished chunks, and a reader of tensors."""
+    """What a run has recorded: decisions of stages by name, finished chunks, and a reader of tensors."""
 
     states: Mapping[str, JsonValue]
-    chunks: Sequence[Chunk]
     finished: Sequence[FinishedChunk]
     read_tensors: Callable[[str], dict[str, Tensor]]
 

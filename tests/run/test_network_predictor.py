@@ -11,7 +11,7 @@ from kornia.feature import XFeat
 from safetensors.torch import save_file
 
 from page4d.batch.ray import _ChunkWorker
-from page4d.choices import DepthSize, ExistingOutput, Poses, SparseStrategy, TimeEncoding
+from page4d.choices import CameraMotion, DepthSize, ExistingOutput, Poses, SparseStrategy, TimeEncoding
 from page4d.errors import InterruptedRunError, UsageError
 from page4d.geometry.time_axis import at_instants
 from page4d.lab.synthetic.capture import SyntheticCapture
@@ -263,14 +263,14 @@ def test_short_captures_of_known_static_cameras_are_predicted_in_passes_over_eve
     record = reconstruct(scene, predictor, out=tmp_path / "out", settings=settings)
     assert [(chunk.start, chunk.stop) for chunk in record.chunks] == [(0, 9)]
     plan = plan_run(scene, predictor)
-    changes = {"background": None, "pass_length": plan.forecast.pass_length}
-    worker = _ChunkWorker(plan.scene, plan.transforms, settings.preprocess, lambda _: predictor, Mock(), changes)
+    passes = (plan.pass_length, None)
+    worker = _ChunkWorker(plan.scene, plan.transforms, settings.preprocess, lambda _: predictor, Mock(), passes)
     of_cluster = worker.predict(plan.chunks[0], None)
     assert isinstance(of_cluster, PredictedChunk)
     assert of_cluster.background is not None  # the first pass gave it
     at_one_place = replace(scene, views=(scene.views[0], *(replace(scene.views[0], name=name) for name in "bc")))
-    assert plan.forecast.pass_length == 8
-    assert plan_run(at_one_place, predictor).forecast.pass_length is None
+    assert plan.pass_length == 8
+    assert plan_run(at_one_place, predictor).pass_length is None
 
 
 def test_a_run_that_is_resumed_with_less_memory_has_the_same_passes(tmp_path, monkeypatch) -> None:
@@ -297,5 +297,42 @@ def test_a_run_that_is_resumed_with_less_memory_has_the_same_passes(tmp_path, mo
     assert len(plan_run(scene, predictor).chunks) > 1
     reconstruct(scene, predictor, out=tmp_path / "cut", settings=settings, existing=ExistingOutput.RESUME)
     assert lengths == [6, 6] * 3
-    whole, cut = (sorted((tmp_path / name / "points").rglob("*.ply")) for name in ("whole", "cut"))
-    assert [path.read_bytes() for path in whole] == [path.read_bytes() for path in cut]
+    assert clouds_of(tmp_path / "whole") == clouds_of(tmp_path / "cut")
+
+
+@pytest.mark.parametrize(("poses", "num_times", "interrupted_at"), [(Poses.INPUT, 9, 1), (Poses.PREDICTED, 5, 2)])
+def test_a_run_whose_only_chunk_is_halved_has_the_same_bytes_if_it_is_resumed(
+    poses: Poses, num_times: int, interrupted_at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Interrupted before and after its first chunk; the background is of instants of the whole capture."""
+    network = without_zeros(replace(TINY, matches=MatchConfig(dim=8, hidden=8)))
+    settings = replace(SETTINGS, chunk=None, overlap=None, poses=poses, depth_size=DepthSize.NETWORK)
+    settings = replace(settings, camera_motion=CameraMotion.STATIC)
+    predictor = NetworkPredictor(network=network, device=CPU, settings=settings)
+    scene = replace(CAPTURE, num_times=num_times).scene()
+    run, write, written = NetworkPredictor.run, Run._write_chunk, list[Path]()
+
+    def limited(self: NetworkPredictor, batch: FrameBatch, memory: Memory | None = None) -> RigOutput:
+        if len(batch.times) > 4:
+            raise MemoryError
+        return run(self, batch, memory)
+
+    def interrupting(self: Run, *arguments: Any) -> None:
+        written.append(self.layout.folder)
+        if written.count(tmp_path / "cut") == interrupted_at:
+            raise InterruptedRunError("interrupted")
+        write(self, *arguments)
+
+    monkeypatch.setattr(NetworkPredictor, "run", limited)
+    monkeypatch.setattr(Run, "_write_chunk", interrupting)
+    record = reconstruct(scene, predictor, out=tmp_path / "whole", settings=settings)
+    assert len(record.chunks) > 1
+    assert (tmp_path / "whole" / "state" / "background.safetensors").is_file()
+    with pytest.raises(InterruptedRunError):
+        reconstruct(scene, predictor, out=tmp_path / "cut", settings=settings)
+    reconstruct(scene, predictor, out=tmp_path / "cut", settings=settings, existing=ExistingOutput.RESUME)
+    assert clouds_of(tmp_path / "cut") == clouds_of(tmp_path / "whole")
+
+
+def clouds_of(out: Path) -> list[bytes]:
+    return [path.read_bytes() for path in sorted((out / "points").rglob("*.ply"))]

@@ -188,7 +188,6 @@ class Cleaner(Stage[CleaningState]):
 
     def restore(self, history: History) -> None:
         """Restore the background, and the decisions of the first chunk if it was written."""
-        self._plan = replace(self._plan, chunks=tuple(history.chunks))  # less memory today is no reason for others
         if self.name not in history.states:
             return
         self.decided = history.state(self.name, CleaningState)
@@ -197,8 +196,13 @@ class Cleaner(Stage[CleaningState]):
         if not history.finished:
             self.decided = CleaningState(has_background=self.decided.has_background)
 
-    def prepare(self) -> Mapping[str, Mapping[str, Tensor]]:
-        """Predict the background of a run of several chunks, unless an interrupted run did; return its tensors."""
+    def prepare(self, chunks: Sequence[Chunk]) -> Mapping[str, Mapping[str, Tensor]]:
+        """Predict the background of a run of several chunks, unless an interrupted run did; return its tensors.
+
+        `chunks` are those of the run: an interrupted run, or the memory that its only chunk lacked, may have others
+        than the plan.
+        """
+        self._plan = replace(self._plan, chunks=tuple(chunks))
         if self.decided is not None or not self._plan.background_length:
             return {}
         self._predict_background()
@@ -207,15 +211,8 @@ class Cleaner(Stage[CleaningState]):
 
     @property
     def plan(self) -> RunPlan:
-        """The plan of the chunks, whose predictor refines no pixels that show the background.
-
-        Only calibrated cameras keep its unit from chunk to chunk.
-        """
-        predictor, plan = self._plan.predictor, self._plan
-        if not plan.world.is_fixed or not isinstance(predictor, NetworkPredictor):
-            return plan
-        length = plan.forecast.pass_length
-        return replace(plan, predictor=replace(predictor, background=self._background, pass_length=length))
+        """The plan of the chunks, with the background if cameras are known, which keep its unit."""
+        return replace(self._plan, background=self._background if self._plan.world.is_fixed else None)
 
     def _predict_background(self) -> None:
         """Predict instants that are spread over the whole scene, and fuse them.
