@@ -257,7 +257,12 @@ def _read(path: Path, model: type[Model]) -> Model:
 
 _EDGE_BYTES = 1 << 20
 _WITHOUT_EFFECT = ("preview", "strict_seams", "check_calibration", "memory_bytes", "max_frames", "max_megapixels")
-_COMPANIONS = "masks or depth"
+_TEXTS = {"companions": "masks or depth"}
+"""Names in messages of what is recorded under a key that is no option."""
+
+_RENAMED = {"masks or depth": "companions"}
+"""Keys of runs that older versions have recorded."""
+
 _PATHS = ("sync", "calibration", "masks", "depth", "intrinsics", "tracks2d")
 
 
@@ -267,7 +272,7 @@ def check_fingerprint(folder: Path, earlier: RunState, plan: RunPlan) -> None:
     Raises:
         UsageError: naming the differences.
     """
-    differs = _differences(earlier.fingerprint, fingerprint_of(plan))
+    differs = _differences(_recorded(earlier), fingerprint_of(plan))
     if not differs and earlier.plan[-1].stop != plan.scene.num_times:
         differs = ["instants of the state"]
     _refuse(folder, differs)
@@ -283,18 +288,19 @@ def earlier_registration(
     """
     if earlier is None or earlier.registration is None:
         return None
-    now = input_fingerprint(scene, settings)
-    _refuse(folder, _differences({key: earlier.fingerprint.get(key) for key in now}, now))
+    recorded, now = _recorded(earlier), input_fingerprint(scene, settings)
+    _refuse(folder, _differences({key: recorded.get(key) for key in now}, now))
     return earlier.registration
+
+
+def _recorded(state: RunState) -> dict[str, JsonValue]:
+    return {_RENAMED.get(key, key): value for key, value in state.fingerprint.items()}
 
 
 def _refuse(folder: Path, differs: list[str]) -> None:
     if differs:
-        copied = (
-            "; copies of inputs must keep their times, as with `cp -a`"
-            if {"inputs", _COMPANIONS} & {*differs}
-            else ""
-        )
+        of_files = {"inputs", _TEXTS["companions"]} & {*differs}
+        copied = "; copies of inputs must keep their times, as with `cp -a`" if of_files else ""
         raise UsageError(
             f"'{folder}' holds results of another run (differs: {', '.join(differs)})",
             f"use ⟨existing=overwrite⟩ to replace them, or another folder{copied}",
@@ -311,7 +317,7 @@ def _differences(earlier: dict[str, Any], now: dict[str, Any]) -> list[str]:
         if key == "points" and isinstance(before, dict) and isinstance(after, dict):
             names += _differences(before, after)
         else:
-            names.append(option_name(key))
+            names.append(_TEXTS.get(key) or option_name(key))
     return list(dict.fromkeys(names))
 
 
@@ -351,7 +357,7 @@ def input_fingerprint(scene: Scene, settings: ReconstructSettings) -> dict[str, 
         "inputs": {
             readable(view.name): _source_fingerprint(view.source.label, files_of(view.source)) for view in scene.views
         },
-        _COMPANIONS: {
+        "companions": {
             f"{readable(view.name)} {kind}": _source_fingerprint(paired.frames.label, files_of(paired.frames))
             for view in scene.views
             for kind, paired in (("mask", view.mask), ("depth", view.depth))
