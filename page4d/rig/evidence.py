@@ -16,7 +16,7 @@ from page4d.rig.camera_motion import ViewMotion, measure_camera_motion
 from page4d.rig.edges import ViewEdges
 from page4d.rig.epipolar import RelativePose
 from page4d.rig.floor import read_floor_points
-from page4d.rig.learned import QUICK_FEATURES, TEXTURE_MODEL, learned_method, texture_kinds
+from page4d.rig.learned import MAX_SIDE_PX, QUICK_FEATURES, TEXTURE_MODEL, learned_method, texture_kinds
 from page4d.rig.lens import lenses_of
 from page4d.rig.people.keypoints import detect_people
 from page4d.rig.records import Array, Evidence, Lens, Pair, PairPose, StageProgress, ViewPeople, no_progress, of_stage
@@ -203,7 +203,8 @@ one of 310 gains nothing."""
 
 
 QUICK_INSTANTS, QUICK_SIDE_PX = 2, 1024
-"""Instants and size for a comparison with given cameras, which needs fewer matches than registration."""
+"""Instants and size for a comparison with given cameras, which needs fewer matches than registration. Where learned
+features find more, RootSIFT has one instant of their size."""
 
 
 @dataclass(frozen=True)
@@ -227,8 +228,8 @@ class TextureSource:
             return learned_method(is_quick=self.is_quick)
         if not self.is_quick:
             return ROOT_SIFT
-        instants = 1 if TEXTURE_MODEL.are_present else QUICK_INSTANTS  # learned features find more than a second one
-        return replace(ROOT_SIFT, max_instants=instants, max_side_px=QUICK_SIDE_PX)
+        instants, side = (1, MAX_SIDE_PX) if TEXTURE_MODEL.are_present else (QUICK_INSTANTS, QUICK_SIDE_PX)
+        return replace(ROOT_SIFT, max_instants=instants, max_side_px=side)
 
     @cached_property
     def views(self) -> tuple[ViewTexture, ...]:
