@@ -68,6 +68,7 @@ class Detailer(Stage[DetailState]):
             return instant
         if self._reader is None:
             self._reader = self._readers.enter_context(open_placed_batches(self._scene, self._transforms))
+            self._reader.read(instant.index, instant.index + 1)  # its maps of lenses serve the background, too
             if self._has_cameras and self._registration is not None and self.decided is None:
                 instant = self._choose(instant, self._reader, self._registration)
             if instant.background is not None:
