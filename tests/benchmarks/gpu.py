@@ -220,10 +220,10 @@ def works_at(device: torch.device, width: int) -> dict[str, Callable[[], Tensor]
     }
 
 
-def peaks(device: torch.device) -> tuple[float, float]:
+def peaks(device: torch.device, side: int = 2048) -> tuple[float, float]:
     """Return the operations per second of a product of matrices in float32, and bytes per second of a copy."""
-    matrix, many = torch.rand(2048, 2048, device=device), torch.rand(1 << 26, device=device)
-    operations, moved = 2 * len(matrix) ** 3, 2 * many.nbytes
+    matrix, many = torch.rand(side, side, device=device), torch.rand(16 * side**2, device=device)
+    operations, moved = 2 * side**3, 2 * many.nbytes
     return operations / shortest(device, lambda: matrix @ matrix), moved / shortest(device, many.clone)
 
 

@@ -2,7 +2,9 @@
 
 import json
 from argparse import Namespace
+from functools import partial
 
+import pytest
 import torch
 
 from page4d.networks.layers.execution import NO_LIMITS
@@ -26,7 +28,8 @@ def test_every_combination_is_measured() -> None:
     json.dumps(rows)
 
 
-def test_sweeps_are_compared_with_those_of_the_cpu_and_with_its_limits() -> None:
+def test_sweeps_are_compared_with_those_of_the_cpu_and_with_its_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "peaks", partial(gpu.peaks, side=256))
     rows = list(gpu.sweeps(CPU, widths=(32,)))
     assert [row["work"] for row in rows] == ["correlation", "aggregation"]
     for row in rows:
