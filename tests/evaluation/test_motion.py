@@ -44,9 +44,10 @@ STEP = 1 / CAPTURE.fps
 
 @pytest.fixture(scope="module", autouse=True)
 def _of_motion_alone() -> Iterator[None]:
-    """Leave the comparison of clouds out, which takes longer than that of motion."""
+    """Leave the comparison of clouds and depth out, which takes longer than that of motion."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("page4d.evaluation.evaluate.report_points", lambda *_: None)
+        for part in ("points", "depth", "confidence"):
+            patched.setattr(f"page4d.evaluation.evaluate.report_{part}", lambda *_: None)
         yield
 
 

@@ -12,9 +12,8 @@ from tests.motion.exact import exact_views
 
 def test_tracks_follow_their_objects(capture: SyntheticCapture) -> None:
     follower, rows = TrackFollower(0.02, pull=False), []
-    for index in range(capture.num_times):
-        target = min(index + 1, capture.num_times - 1)
-        views, motions, _ = exact_views(capture, index, target)
+    for index in range(5):
+        views, motions, _ = exact_views(capture, index, index + 1)
         moving = [motion.norm(dim=-1) > 0.02 for motion in motions]
         rows.append(follower.observe(views, moving, 500, 500 if index == 0 else 0))
         follower.step(views)
@@ -22,14 +21,14 @@ def test_tracks_follow_their_objects(capture: SyntheticCapture) -> None:
     assert len(first.ids) == len(first.new_colors) > 20
     assert first.seen.any(1).all()
     poses = capture.world.object_to_world(torch.from_numpy(capture.times)[None])[0]
-    errors = []
+    objects, errors = [capture.rendered(0, view).objects for view in range(capture.num_views)], []
     for track in last.ids.tolist():
         start = first.world[first.ids == track][0]
         view = int(first.seen[first.ids == track][0].int().argmax())
         camera = capture.cameras_of(view)[0]
         pixel = project(transform_points(camera.world_to_camera, start[None]), camera.intrinsics)[0][0].floor().long()
-        moved = poses[4, int(capture.rendered(0, view).objects[pixel[1], pixel[0]])]
-        rigid = moved @ invert_rigid(poses[0, int(capture.rendered(0, view).objects[pixel[1], pixel[0]])])
+        own = int(objects[view][pixel[1], pixel[0]])
+        rigid = poses[4, own] @ invert_rigid(poses[0, own])
         errors.append(float((last.world[last.ids == track][0] - transform_points(rigid, start[None])[0]).norm()))
     assert len(errors) > 10
     assert float(torch.tensor(errors).median()) < 0.02
