@@ -59,12 +59,6 @@ def full(sparse: SparseBlock, state: Tensor, bias: LogitsBias | None = None) -> 
     return sparse.block(state.flatten(1, 3), rope, bias).reshape(state.shape)
 
 
-@pytest.mark.parametrize("strategy", list(SparseStrategy))
-def test_a_closed_gate_changes_nothing(strategy: SparseStrategy) -> None:
-    sparse = block_of(SparseConfig(layers=(0,), strategy=strategy, landmarks=2), gate=0.0)
-    assert torch.equal(sparse(tokens(), INPUTS)[0], tokens())
-
-
 @pytest.mark.parametrize("strategy", [SparseStrategy.LANDMARK, SparseStrategy.DILATED])
 def test_all_landmarks_or_all_dilations_equal_full_attention(strategy: SparseStrategy) -> None:
     sparse = block_of(SparseConfig(layers=(0,), strategy=strategy, landmarks=6, dilations=(1, 2)))

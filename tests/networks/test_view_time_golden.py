@@ -10,7 +10,6 @@ from torch.nn.functional import softplus
 from page4d.conventions import IMAGE_DEVIATION, IMAGE_MEAN
 from page4d.networks import tokens as tokens_module
 from page4d.networks.config import (
-    FRAME_GLOBAL,
     TIME_VIEW,
     NetworkConfig,
     Schedule,
@@ -91,15 +90,6 @@ def test_trunk(golden: Callable, agrees: Callable, name: str, schedule: Schedule
     out = trunk.transform(loaded.tensors["input/tokens"], GRID)
     for layer in (0, 3):
         agrees(out.levels[layer], loaded.tensors[f"output/{name}.layer{layer}"])
-
-
-@pytest.mark.parametrize("schedule", [FRAME_GLOBAL, TIME_VIEW], ids=["frame-global", "time-view"])
-def test_one_instant_equals_frame_and_global_attention(golden: Callable, agrees: Callable, schedule: Schedule):
-    loaded = golden("mv_trunk")
-    names = {Step.FRAME: "time", Step.GLOBAL: "view", Step.TIME: "time", Step.VIEW: "view"}
-    trunk = trunk_of(loaded.part("weights/"), schedule, names)
-    out = trunk.transform(loaded.tensors["input/tokens"][:, :1], GRID)
-    agrees(out.levels[3][:, 0], loaded.tensors["output/vggt_path_T1.layer3"])
 
 
 def test_the_unmodified_reference(golden: Callable, agrees: Callable, monkeypatch: pytest.MonkeyPatch):
