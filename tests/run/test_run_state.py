@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -95,14 +95,6 @@ def seal(text: str) -> str:
     """Return a record with the right checksum."""
     body = text[: text.rindex(',\n "sha256"')]
     return f'{body},\n "sha256": "{hashlib.sha256(body.encode()).hexdigest()}"\n}}\n'
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _nothing_is_synced() -> Iterator[None]:
-    """Disks take longer than hundreds of small runs."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(os, "fsync", lambda _: None)
-        yield
 
 
 @pytest.fixture(scope="module")
