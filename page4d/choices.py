@@ -220,17 +220,6 @@ class Target(StrEnum):
     """The view x time network, with attention along the time of each view and across the views of each instant."""
 
 
-class TimeWeights(StrEnum):
-    """Weights of a published checkpoint that attend along time in the view x time network."""
-
-    FRAME = "frame"
-    """Weights of attention within one image; weights of attention across all images attend within one instant."""
-
-    GLOBAL = "global"
-    """Weights of attention across all images, which attend to the same instant and the same view; the others attend
-    within one image."""
-
-
 class PretrainMethod(StrEnum):
     """Self-supervised method of pretraining."""
 

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 from page4d.errors import ShapeError, UsageError
-from page4d.networks.config import NetworkConfig, Step
+from page4d.networks.config import NetworkConfig
 
 Memory = Mapping[str, Tensor]
 """Memory tokens [B, M, C] passed from one chunk of instants to the next, by "layer.stream"."""
@@ -197,6 +197,5 @@ def parts_for_one_size(config: NetworkConfig) -> list[str]:
     found = {
         "sparse layers": config.sparse is not None,
         "an epipolar prior": config.epipolar is not None,
-        "attention along rows and columns of images": Step.CROSS in config.schedule,
     }
     return [name for name, is_there in found.items() if is_there]

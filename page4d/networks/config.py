@@ -66,13 +66,10 @@ class Step(StrEnum):
     GLOBAL = "global"
     """All images."""
 
-    CROSS = "cross"
-    """All images of the same instant or of the same view."""
-
     @property
     def across_views(self) -> bool:
         """Whether tokens of different views interact; such a step is the second half of a layer's output."""
-        return self in (Step.VIEW, Step.GLOBAL, Step.CROSS)
+        return self in (Step.VIEW, Step.GLOBAL)
 
 
 Schedule = tuple[Step, Step]
@@ -80,8 +77,6 @@ Schedule = tuple[Step, Step]
 
 TIME_VIEW: Schedule = (Step.TIME, Step.VIEW)
 FRAME_GLOBAL: Schedule = (Step.FRAME, Step.GLOBAL)
-FRAME_CROSS: Schedule = (Step.FRAME, Step.CROSS)
-"""Weights of global attention, restricted to rows and columns of the grid of images."""
 
 
 def images_together(step: Step, num_times: int, num_views: int) -> int:
@@ -89,22 +84,11 @@ def images_together(step: Step, num_times: int, num_views: int) -> int:
     return {Step.FRAME: 1, Step.VIEW: num_views, Step.TIME: num_times}.get(step, num_times * num_views)
 
 
-def neighbours(step: Step, num_times: int, num_views: int) -> list[list[int]] | None:
-    """Return the images of the sequence that each image attends to, or None for all of them."""
-    if step is not Step.CROSS:
-        return None
-    return [
-        [other for other in range(num_times * num_views) if other // num_views == time or other % num_views == view]
-        for time in range(num_times)
-        for view in range(num_views)
-    ]
-
-
 def merge(values: Shaped[Tensor, "B T V N *rest"], step: Step) -> Shaped[Tensor, "G L *rest"]:
     """Merge the tokens that attend to each other: G sequences of L tokens."""
     if step is Step.TIME:
         values = values.transpose(1, 2)  # [B, V, T, N, ...]
-    num_merged = {Step.FRAME: 1, Step.VIEW: 2, Step.TIME: 2, Step.GLOBAL: 3, Step.CROSS: 3}[step]
+    num_merged = {Step.FRAME: 1, Step.VIEW: 2, Step.TIME: 2, Step.GLOBAL: 3}[step]
     length = values.shape[4 - num_merged : 4].numel()
     return values.reshape(-1, length, *values.shape[4:])
 
@@ -192,7 +176,7 @@ class NetworkConfig:
         if self.schedule[0].across_views == self.schedule[1].across_views:
             raise UsageError(
                 f"network: schedule {schedule}",
-                "pair one of frame, time with one of view, global, cross, in either order",
+                "pair one of frame, time with one of view, global, in either order",
             )
         if self.epipolar is not None and Step.VIEW not in self.schedule:
             raise UsageError(f"network: epipolar prior in the schedule {schedule}", "use a schedule with view")

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from page4d.choices import TimeEncoding
 from page4d.networks.conditioning import NO_CONDITIONING, Conditioning, Grid, Memory, SizeGroups, join
-from page4d.networks.config import NetworkConfig, Step, images_together, merge, neighbours, split
+from page4d.networks.config import NetworkConfig, Step, images_together, merge, split
 from page4d.networks.config_parts import MaskConfig, MaskRule, Streams
 from page4d.networks.heads.motion import DynamicMask
 from page4d.networks.inputs.known_cameras import EpipolarBand, epipolar_band
 from page4d.networks.inputs.known_geometry import KnownPoses, PoseInjection, PoseInputs
-from page4d.networks.layers.attention import LogitsBias, Neighbours, RotaryTables
+from page4d.networks.layers.attention import LogitsBias, RotaryTables
 from page4d.networks.layers.block import Block, BlockConfig, initialise_linears
 from page4d.networks.layers.execution import NO_LIMITS, ForwardLimits, in_chunks
 from page4d.networks.sparse import SparseInputs, SparseLayers
@@ -84,7 +84,6 @@ def in_groups(
     rope: RotaryTables | None,
     bias: LogitsBias | None,
     limits: ForwardLimits,
-    reach: Neighbours | None,
 ) -> Float[Tensor, "G L C"]:
     """Run a block on sequences of at most `max_tokens` tokens at once, or on one longer sequence."""
     num_groups, length = merged.shape[:2]
@@ -93,7 +92,7 @@ def in_groups(
     def groups(chosen: slice) -> Tensor:
         part_bias = None if bias is None else bias.of_groups(chosen)
         part_rope = None if rope is None else rope.of_groups(chosen)
-        return block(merged[chosen], part_rope, part_bias, limits.max_queries, neighbours=reach)
+        return block(merged[chosen], part_rope, part_bias, limits.max_queries)
 
     return in_chunks(groups, num_groups, at_once, dim=0)
 
@@ -343,7 +342,6 @@ class Aggregator(nn.Module):
         if step.across_views and layer in self.config.register_layers:
             return self._attend_special(run, stream, step, layer)
         state = run.states[stream]
-        reach = neighbours(step, state[0].shape[1], state[0].shape[2])
         block = self._block(stream, step, layer)
         merged = [merge(part, step) for part in state]
         lengths = [part.shape[1] for part in merged]
@@ -351,7 +349,7 @@ class Aggregator(nn.Module):
             merged = [join(merged, dim=1)]
         for place in range(len(merged)):
             bias, rope = self._bias_and_rope(run, stream, step, layer, place)
-            merged[place] = in_groups(block, merged[place], rope, bias, run.limits, reach)
+            merged[place] = in_groups(block, merged[place], rope, bias, run.limits)
         if len(merged) < len(lengths):
             merged = list(torch.split(merged[0], lengths, dim=1))
         return [split(done, step, part.shape[:4]) for done, part in zip(merged, state, strict=True)]

@@ -85,13 +85,6 @@ def test_options_add_parts_that_the_checkpoint_lacks(source, tmp_path, convert) 
     assert (config.time_encoding, config.full_attention, config.sparse.strategy) == ("rope", "always", "memory")
 
 
-def test_time_weights_global_selects_criss_cross_attention(source, tmp_path, convert) -> None:
-    ended = convert(source, "--to", "page4d-mv", "--time-weights", "global", "--streams", "single")
-    assert ended.code == 0, ended.err
-    config = load(tmp_path / "out.safetensors", "cpu").config
-    assert (config.schedule, config.mask.streams, config.sparse) == (("frame", "cross"), "single", None)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -13,7 +13,7 @@ from page4d.choices import FullAttention, SparseStrategy, TimeEncoding
 from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.geometry.transforms import rigid
 from page4d.networks.conditioning import Conditioning
-from page4d.networks.config import FRAME_CROSS, FRAME_GLOBAL, NetworkConfig, Step
+from page4d.networks.config import FRAME_GLOBAL, NetworkConfig, Step
 from page4d.networks.config_parts import (
     BiasRows,
     EpipolarConfig,
@@ -63,7 +63,6 @@ OPTIONS = {
     **{f"{kind}-time": {"time_encoding": kind} for kind in (TimeEncoding.ALIBI, TimeEncoding.ROPE)},
     "epipolar": {"epipolar": EpipolarConfig(layers=(1, 2), band=0.5)},
     "view-time": {"schedule": (Step.VIEW, Step.TIME)},
-    "frame-cross": {"schedule": FRAME_CROSS},
     "full": {"full_attention": FullAttention.ALWAYS},
     "one-slot": {"token_slots": 1},
     "swiglu": {"encoder": replace(TINY.encoder, feed_forward=FeedForwardKind.SWIGLU)},
@@ -196,7 +195,7 @@ def assert_half_precision_is_close(network: ViewTimeNetwork, given: dict) -> Non
     assert all(parameter.grad.isfinite().all() for parameter in network.parameters() if parameter.grad is not None)
 
 
-IN_ANY_PRECISION = {"special-rows", "gated", "view-time", "frame-cross", "full", "one-slot"}
+IN_ANY_PRECISION = {"special-rows", "gated", "view-time", "full", "one-slot"}
 """Options that select the tokens of attention and keep its layers."""
 
 

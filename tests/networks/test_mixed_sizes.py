@@ -10,7 +10,7 @@ from torch import Tensor
 from page4d.choices import FullAttention, TimeEncoding
 from page4d.errors import ShapeError, UsageError
 from page4d.networks.conditioning import NO_CONDITIONING, Conditioning, SizeGroups
-from page4d.networks.config import FRAME_CROSS, FRAME_GLOBAL, NetworkConfig
+from page4d.networks.config import FRAME_GLOBAL, NetworkConfig
 from page4d.networks.config_parts import EpipolarConfig, FrameHeadConfig, SparseConfig, Streams
 from page4d.networks.encoders.dino import DinoV2Config
 from page4d.networks.encoders.navit import NaViTConfig
@@ -235,7 +235,6 @@ def test_every_parameter_gets_a_gradient_from_a_mixed_rig():
     [
         ({"sparse": SparseConfig(layers=(3,))}, NO_CONDITIONING, "sparse layers"),
         ({"epipolar": EpipolarConfig(layers=(1,))}, NO_CONDITIONING, "epipolar prior"),
-        ({"schedule": FRAME_CROSS}, NO_CONDITIONING, "rows and columns"),
         ({}, Conditioning(keypoints=torch.zeros(1, TIMES, 4, 2, 3)), "keypoints"),
     ],
 )

@@ -135,7 +135,7 @@ def test_missing_fields_take_defaults() -> None:
         lambda: replace(PAGE4D_MASK, layers=(0, 1)),
         lambda: replace(PAGE4D_MASK, streams=Streams.DUAL),
         lambda: replace(PAGE4D_MASK, bias_rows=BiasRows.ALL),
-        lambda: replace(TINY, schedule=(Step.GLOBAL, Step.CROSS)),
+        lambda: replace(TINY, schedule=(Step.GLOBAL, Step.VIEW)),
         lambda: replace(TINY, norm_eps=(1e-5, 1e-6)),
         lambda: replace(TINY, epipolar=EpipolarConfig()),
         lambda: replace(TINY, schedule=FRAME_GLOBAL, epipolar=EpipolarConfig(layers=(1,))),
@@ -336,7 +336,6 @@ def test_split_inverts_merge(step: Step) -> None:
         Step.VIEW: values[0, 1].flatten(0, 1),
         Step.TIME: values[0, :, 1].flatten(0, 1),
         Step.GLOBAL: values[1].flatten(0, 2),
-        Step.CROSS: values[1].flatten(0, 2),
     }
     assert torch.equal(merged[1], expected[step])
 

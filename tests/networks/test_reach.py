@@ -1,4 +1,4 @@
-"""Full attention, and attention along rows and columns of images, equal the networks that they degenerate to."""
+"""Full attention equals the networks that it degenerates to."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,9 +9,8 @@ from torch import Tensor
 
 from page4d.choices import FullAttention
 from page4d.networks.conditioning import Conditioning
-from page4d.networks.config import FRAME_CROSS, FRAME_GLOBAL, Schedule, Step, merge, neighbours
-from page4d.networks.config_parts import SparseConfig, Streams
-from page4d.networks.layers.attention import LogitsBias
+from page4d.networks.config import FRAME_GLOBAL, Schedule
+from page4d.networks.config_parts import SparseConfig
 from page4d.networks.network import ViewTimeNetwork
 from page4d.networks.output import NetworkOutput
 from page4d.networks.presets import PRESETS
@@ -85,58 +84,3 @@ def test_full_attention_supports_memory_and_keypoints(randomized: Callable):
     second = predict(network, images, conditioning=replace(conditioning, memory=first.memory))
     assert second.depth.shape == (2, 3, 1, 28, 42)
     assert first.memory.keys() == second.memory.keys()
-
-
-def test_cross_neighbours_share_an_instant_or_a_view():
-    assert neighbours(Step.CROSS, 2, 3) == [
-        [0, 1, 2, 3],
-        [0, 1, 2, 4],
-        [0, 1, 2, 5],
-        [0, 3, 4, 5],
-        [1, 3, 4, 5],
-        [2, 3, 4, 5],
-    ]
-    assert all(len(others) == 27 for others in neighbours(Step.CROSS, 24, 4))
-    assert neighbours(Step.VIEW, 2, 3) is None
-
-
-@pytest.mark.parametrize(("times", "views"), [(1, 4), (3, 1)])
-def test_cross_attention_of_one_row_equals_global_attention(randomized: Callable, times: int, views: int):
-    images, external = capture(times, views)
-    network = with_lambdas(randomized(schedule=FRAME_CROSS, mask=MASK))
-    other = with_lambdas(rescheduled(network, FRAME_GLOBAL, randomized, mask=MASK))
-    ours, theirs = predict(network, images, external), predict(other, images, external)
-    torch.testing.assert_close(ours.depth, theirs.depth, rtol=1e-11, atol=0)
-    torch.testing.assert_close(ours.pose_encoding, theirs.pose_encoding, **EXACT)
-
-
-@pytest.mark.parametrize("learned", [False, True])
-def test_cross_attention_equals_global_attention_with_pairs_rerescheduled(randomized: Callable, learned: bool):
-    trunk = randomized(schedule=FRAME_CROSS, mask=None).aggregator
-    state = torch.randn(1, 2, 3, 11, 32, dtype=torch.float64)
-    key = torch.randn(1, 66, dtype=torch.float64)
-    allowed = torch.zeros(6, 6, dtype=torch.bool)
-    for image, others in enumerate(neighbours(Step.CROSS, 2, 3)):
-        allowed[image, others] = True
-    pairs = torch.where(allowed.repeat_interleave(11, 0).repeat_interleave(11, 1), 0.0, -torch.inf).double()
-
-    class Pairs:
-        def rows(self, start: int, stop: int) -> Tensor:
-            return pairs[None, start:stop]
-
-    block = trunk.blocks["cross"][0].requires_grad_(False)
-    dense = block(merge(state, Step.CROSS), None, LogitsBias(key=key, pairs=Pairs()))
-    bias = LogitsBias(key=key.clone().requires_grad_(learned))
-    for max_queries in (None, 4):
-        ours = block(merge(state, Step.CROSS), None, bias, max_queries, neighbours=neighbours(Step.CROSS, 2, 3))
-        torch.testing.assert_close(ours, dense, **EXACT)
-
-
-@pytest.mark.parametrize("streams", list(Streams))
-def test_cross_attention_is_unchanged_by_the_order_of_views(randomized: Callable, streams: Streams):
-    images, external = capture(2, 4)
-    network = with_lambdas(randomized(schedule=FRAME_CROSS, mask=replace(MASK, streams=streams)))
-    whole = predict(network, images, external)
-    order = [0, 2, 3, 1]
-    permuted = predict(network, images[:, :, order], external[:, :, order])
-    torch.testing.assert_close(whole.depth[:, :, order], permuted.depth, rtol=1e-11, atol=0)

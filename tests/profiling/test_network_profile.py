@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from page4d.choices import FullAttention, SparseStrategy, TimeEncoding
 from page4d.networks.conditioning import Conditioning
-from page4d.networks.config import FRAME_CROSS, FRAME_GLOBAL, NetworkConfig
+from page4d.networks.config import FRAME_GLOBAL, NetworkConfig
 from page4d.networks.config_parts import (
     BiasRows,
     EpipolarConfig,
@@ -55,7 +55,6 @@ NETWORKS = {
         **NO_HEADS,
     ),
     "pi3x": SMALL_PI3X,
-    "criss-cross": replace(BASE, schedule=FRAME_CROSS, mask=None),
     "landmarks": replace(BASE, sparse=SparseConfig(layers=(2, 3), landmarks=4)),
     "dilated": replace(BASE, sparse=SparseConfig(layers=(3,), strategy=SparseStrategy.DILATED, dilations=(1,))),
     "memory": replace(BASE, sparse=SparseConfig(layers=(3,), strategy=SparseStrategy.MEMORY, memory_tokens=3)),

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import page4d
-from page4d.choices import FullAttention, SparseStrategy, Target, TimeEncoding, TimeWeights, TokenStreams
+from page4d.choices import FullAttention, SparseStrategy, Target, TimeEncoding, TokenStreams
 from page4d.errors import UsageError
 from page4d.networks import Conditioning, NetworkOutput, ViewTimeNetwork
 from page4d.networks.config import TIME_VIEW
@@ -112,7 +112,6 @@ def test_closed_parts_change_nothing(options: dict, convert):
         ({"time_encoding": TimeEncoding.ALIBI}, {r"time\.gates": 1.0}),
         ({"time_encoding": TimeEncoding.ROPE}, {r"time\.gates": 0.3}),
         ({}, {"lambda_pose": 2.0, "lambda_geo_t": -1.0}),
-        ({"time_weights": TimeWeights.GLOBAL}, {}),
         ({"full_attention": FullAttention.ALWAYS}, {}),
     ],
     ids=str,
@@ -205,15 +204,6 @@ def vggt(sources: dict[str, Path], tmp_path: Path) -> ViewTimeNetwork:
     return page4d.load(tmp_path / "own.safetensors", "cpu")
 
 
-def test_weights_of_global_attention_along_time_are_exact_for_one_instant_or_view(convert, vggt: ViewTimeNetwork):
-    network = convert("vggt_c", time_weights=TimeWeights.GLOBAL, full_attention=FullAttention.NEVER).network
-    for shape in ((1, 1, 3), (1, 3, 1)):
-        images = torch.rand(*shape, 3, 28, 42)
-        out, expected = network(images), vggt(images)
-        assert close(out.pose_encoding, expected.pose_encoding)
-        assert close(out.points, expected.points)
-
-
 def test_a_single_view_equals_vggt_only_with_full_attention(convert, vggt: ViewTimeNetwork):
     images = torch.rand(1, 3, 1, 3, 28, 42)
     for mode, exact in ((FullAttention.ONE_VIEW, True), (FullAttention.NEVER, False)):
@@ -224,8 +214,6 @@ def test_a_single_view_equals_vggt_only_with_full_attention(convert, vggt: ViewT
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"time_weights": TimeWeights.GLOBAL, "time_encoding": TimeEncoding.ROPE}, "time_encoding needs attention"),
-        ({"time_weights": TimeWeights.GLOBAL, "epipolar": True}, "epipolar needs attention"),
         ({"sparse_layers": (2,)}, "sparse_layers without sparse"),
         ({"sparse": SparseStrategy.MEMORY, "sparse_layers": (4,)}, r"a layer outside 0\.\.3"),
         ({"sparse": SparseStrategy.MEMORY, "sparse_layers": (0,)}, "sparse attention in layer 0, mask from 1"),

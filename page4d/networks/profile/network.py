@@ -36,7 +36,6 @@ _GROUPED = {
     Step.VIEW: ("B*T V*N", "fixed t"),
     Step.TIME: ("B*V T*N", "fixed v"),
     Step.GLOBAL: ("B T*V*N", "all images"),
-    Step.CROSS: ("B T*V*N", "same t or same v"),
 }
 """Groups of tokens within which a step attends, as axes and in words."""
 

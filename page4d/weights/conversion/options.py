@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import NonNegativeInt
 
-from page4d.choices import FullAttention, SparseStrategy, TimeEncoding, TimeWeights, TokenStreams
+from page4d.choices import FullAttention, SparseStrategy, TimeEncoding, TokenStreams
 from page4d.errors import shortened
 from page4d.io.json_records import config_record
 from page4d.options import option, parse_count, text_form
@@ -49,13 +49,6 @@ class ViewTimeOptions:
         FullAttention.ONE_VIEW,
         "When all images attend to each other, as in the published network; one-view: in captures of a single "
         "camera, as weights of attention within one image are not trained to relate instants.",
-        PANEL,
-        expert=True,
-    )
-    time_weights: TimeWeights = option(
-        TimeWeights.FRAME,
-        "Weights that attend along time: those of attention within one image (frame), or across all images "
-        "(global), which then attend to the same instant and the same view.",
         PANEL,
         expert=True,
     )

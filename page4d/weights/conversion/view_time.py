@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from page4d.choices import Target, TimeEncoding, TimeWeights, TokenStreams
+from page4d.choices import Target, TokenStreams
 from page4d.errors import UsageError, WeightsError
-from page4d.networks.config import FRAME_CROSS, TIME_VIEW, NetworkConfig
+from page4d.networks.config import TIME_VIEW, NetworkConfig
 from page4d.networks.config_parts import (
     EpipolarConfig,
     MaskConfig,
@@ -30,8 +30,6 @@ from page4d.weights.conversion.accounting import Copy, Rule, SourceStage
 from page4d.weights.conversion.options import DEFAULTS, ViewTimeOptions
 from page4d.weights.families.family import Family
 from page4d.weights.families.table import FAMILIES, PublishedNetwork, network_stage
-
-_EITHER = "leave one of them out"
 
 
 def view_time_network(
@@ -50,19 +48,9 @@ def view_time_network(
             f"this network cannot become the view x time network: {reason}", "leave ⟨target=page4d-mv⟩ out"
         )
     mask = _mask(published, head, options, first_masked)
-    schedule = FRAME_CROSS if options.time_weights is TimeWeights.GLOBAL else TIME_VIEW
-    if schedule is FRAME_CROSS and options.time_encoding is not TimeEncoding.NONE:
-        raise UsageError(
-            "⟨time_encoding⟩ needs attention along time only, which ⟨time_weights=global⟩ does not have", _EITHER
-        )
-    if schedule is FRAME_CROSS and options.epipolar:
-        raise UsageError(
-            "⟨epipolar⟩ needs attention across the views of an instant, which ⟨time_weights=global⟩ does not have",
-            _EITHER,
-        )
     return replace(
         published,
-        schedule=schedule,
+        schedule=TIME_VIEW,
         full_attention=options.full_attention,
         time_encoding=options.time_encoding,
         mask=mask,
