@@ -243,17 +243,6 @@ class SparseStrategy(StrEnum):
     """Learned tokens that first attend to everything; they are passed on to the next chunk."""
 
 
-class TokenStreams(StrEnum):
-    """Streams of tokens of the view x time network from the first masked layer on."""
-
-    SINGLE = "single"
-    DUAL = "dual"
-    """One for cameras, one for geometry."""
-
-    OWN = "own"
-    """Dual, each with its own copies of the masked layers' blocks."""
-
-
 class TimeEncoding(StrEnum):
     """Encoding of the distance in time in attention across time."""
 

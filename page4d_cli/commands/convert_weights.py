@@ -9,7 +9,6 @@ import typer
 from page4d.choices import Precision, Target
 from page4d.errors import human_size
 from page4d.options import NETWORK, OUTPUT, Option
-from page4d.weights.conversion.options import ViewTimeOptions
 from page4d_cli import console, options
 from page4d_cli.progress import displayed_progress, sizes
 from page4d_cli.stopping import stops_cleanly
@@ -87,7 +86,6 @@ def convert_weights(
             "FILE.json",
         ),
     ] = None,
-    view_time: ViewTimeOptions,
     dtype: Annotated[
         DtypeOption, Option("Element type; fp16 and bf16 halve the file size.", OUTPUT)
     ] = DtypeOption.FP32,
@@ -120,7 +118,6 @@ def convert_weights(
     settings = ConvertSettings(
         target=to,
         mask=None if mask is None else mask is SwitchOption.ON,
-        view_time=view_time,
         dtype=DTYPES[Precision(dtype)],
         licence=licence,
         configs=tuple(options.read_network(path, _NETWORKS) for path in config or []),

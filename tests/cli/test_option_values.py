@@ -9,7 +9,6 @@ from page4d.errors import UsageError, WeightsError
 from page4d.networks.ood import OODLimits
 from page4d.options import ReconstructSettings, SceneOptions, parse_memory
 from page4d.run.reconstruct import reconstruct
-from page4d.weights.conversion.options import ViewTimeOptions
 from page4d.weights.loading import load
 from page4d_cli.app import run
 from tests.cli.clips import write_image_folder
@@ -68,12 +67,6 @@ def test_a_value_that_no_option_takes_is_refused(words: tuple[str, ...], named: 
 def test_a_name_that_resembles_a_number_selects_its_view(scene: Path, capfd):
     assert run(["inspect-scene", str(scene), "--views", "1_0", "--json"]) == 0
     assert '"view": "1_0"' in capfd.readouterr().out
-
-
-@pytest.mark.parametrize("text", [DIGITS, "1,٤", "1,,2", "1_0"])
-def test_layers_that_are_no_numbers_are_refused(text: str):
-    with pytest.raises(UsageError, match="sparse_layers is "):
-        ViewTimeOptions(sparse_layers=text)
 
 
 @pytest.mark.parametrize("text", ["9" * 400 + "GB", "1" * 16 + "MB", "٤GB"])

@@ -7,15 +7,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from page4d.choices import SparseStrategy, Target, TimeEncoding, TokenStreams
+from page4d.choices import SparseStrategy, Target, TimeEncoding
 from page4d.errors import UsageError, WeightsError
 from page4d.networks.config import TIME_VIEW
-from page4d.networks.config_parts import MaskHeadKind
+from page4d.networks.config_parts import MaskHeadKind, SparseConfig
 from page4d.networks.presets import PRESETS
 from page4d.weights.conversion.accounting import Account, Copy, Rule, SourceStage, Tag, build_account, part_of
 from page4d.weights.conversion.convert import account_for, tensor_shapes
-from page4d.weights.conversion.options import DEFAULTS, ViewTimeOptions
-from page4d.weights.conversion.view_time import Blueprint, network_blueprint
+from page4d.weights.conversion.view_time import NO_PARTS, AddedParts, Blueprint, TokenStreams, network_blueprint
 from page4d.weights.families.family import Family
 from page4d.weights.families.table import read_network, recognize
 from page4d.weights.store import TensorSpec
@@ -42,11 +41,11 @@ def account(
     target: Target,
     mask: bool | None,
     *sources: dict[str, TensorSpec],
-    options: ViewTimeOptions = DEFAULTS,
+    parts: AddedParts = NO_PARTS,
 ) -> tuple[Blueprint, Account]:
     found = [read_network(recognize(source, "x"), source, "x") for source in sources]
     specs = {each.family: source for each, source in zip(found, sources, strict=True)}
-    blueprint = network_blueprint(target, {each.family: each for each in found}, mask, options)
+    blueprint = network_blueprint(target, {each.family: each for each in found}, mask, parts)
     shapes = tensor_shapes(blueprint.config)
     filled = account_for(blueprint, list(specs.values()), shapes)
     assert {name: row.shape for name, row in filled.targets().items()} == shapes
@@ -100,11 +99,10 @@ def test_three_stage_uses_992_tensors_of_pi3_and_drops_218() -> None:
 
 @pytest.mark.parametrize("names", [("vggt",), ("pi3", "page4d_notrack")])
 def test_blocks_without_a_source_are_copies_of_trunk_blocks(names: tuple[str, ...]) -> None:
-    options = ViewTimeOptions(
-        streams=TokenStreams.OWN, sparse=SparseStrategy.MEMORY, time_encoding=TimeEncoding.ALIBI
-    )
+    sparse = SparseConfig(layers=(22, 23), strategy=SparseStrategy.MEMORY)
+    parts = AddedParts(streams=TokenStreams.OWN, sparse=sparse, time_encoding=TimeEncoding.ALIBI)
     sources = list(map(manifest, names))
-    blueprint, filled = account(MV, None, *sources, options=options)
+    blueprint, filled = account(MV, None, *sources, parts=parts)
     assert blueprint.config.sparse.layers == (22, 23)
     assert filled.count(Tag.DERIVED) == 2 * 2 * 5 * 18 + 2 * 18 + (len(names) > 1)
     assert filled.count(Tag.NEW) == (12 if len(names) == 1 else 6) + 1 + 2 + 2 + 1

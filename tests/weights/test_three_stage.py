@@ -8,16 +8,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from page4d.choices import SparseStrategy, Target
+from page4d.choices import Target
 from page4d.errors import UsageError, WeightsError
 from page4d.networks import ViewTimeNetwork
+from page4d.networks.config_parts import SparseConfig
 from page4d.networks.layers.attention import RotaryTables, rotary_tables
 from page4d.networks.layers.block import Block
 from page4d.networks.tokens import token_positions
 from page4d.weights import load
 from page4d.weights.conversion.convert import ConvertSettings, plan_conversion, write_conversion
-from page4d.weights.conversion.options import ViewTimeOptions
-from page4d.weights.conversion.view_time import network_blueprint
+from page4d.weights.conversion.view_time import AddedParts, network_blueprint
 from page4d.weights.families.family import Family
 from page4d.weights.families.table import read_network
 from page4d.weights.store import TensorSpec
@@ -75,8 +75,8 @@ def test_every_block_computes_as_in_its_source(layer: int, ours: str, theirs: st
 
 def test_a_sparse_block_keeps_the_norm_epsilon_of_pi3(tmp_path: Path) -> None:
     upper, lower = page4d_and_pi3()
-    options = ViewTimeOptions(sparse=SparseStrategy.LANDMARK, sparse_layers=(3,))
-    three, pi3 = network_of(tmp_path, upper, lower, view_time=options), network_of(tmp_path, lower)
+    parts = AddedParts(sparse=SparseConfig(layers=(3,)))
+    three, pi3 = network_of(tmp_path, upper, lower, parts=parts), network_of(tmp_path, lower)
     found, expected = three.aggregator.sparse.layers["3"].block, block(pi3, "global", NUM_PI3 - 1)
     tokens = faint_tokens(1)[0]
     assert torch.equal(found(tokens, tables(three)), expected(tokens, tables(three)))

@@ -2,6 +2,7 @@
 
 import copy
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,21 +11,22 @@ import torch
 from torch import Tensor
 
 import page4d
-from page4d.choices import FullAttention, SparseStrategy, Target, TimeEncoding, TokenStreams
+from page4d.choices import FullAttention, SparseStrategy, Target, TimeEncoding
 from page4d.errors import UsageError
 from page4d.networks import Conditioning, NetworkOutput, ViewTimeNetwork
 from page4d.networks.config import TIME_VIEW
-from page4d.networks.config_parts import EpipolarConfig, MaskHeadKind, Streams
+from page4d.networks.config_parts import EpipolarConfig, MaskHeadKind, SparseConfig, Streams
+from page4d.networks.network import build_network
 from page4d.networks.presets import PRESETS
 from page4d.weights.conversion.accounting import Tag
 from page4d.weights.conversion.convert import ConvertSettings, PlannedConversion, plan_conversion, write_conversion
-from page4d.weights.conversion.options import ViewTimeOptions
-from page4d.weights.conversion.view_time import view_time_network
+from page4d.weights.conversion.view_time import AddedParts, TokenStreams, view_time_network
 from tests.weights.checkpoints import checkpoint, close, page4d_and_pi3
 
+LANDMARK, DILATED, MEMORY = (SparseConfig(layers=(2, 3), strategy=strategy) for strategy in SparseStrategy)
 EVERYTHING = {
     "streams": TokenStreams.OWN,
-    "sparse": SparseStrategy.LANDMARK,
+    "sparse": LANDMARK,
     "time_encoding": TimeEncoding.ALIBI,
     "epipolar": True,
 }
@@ -55,7 +57,7 @@ def convert(sources: dict[str, Path], tmp_path_factory: pytest.TempPathFactory):
                 target=Target.PAGE4D_MV,
                 configs=tuple(config for name in names for config in known[name]),
                 mask=False if "page4d_c" in names else None,
-                view_time=ViewTimeOptions(**options),
+                parts=AddedParts(**options),
             )
             conversion = plan_conversion([sources[name] for name in names], settings)
             path = tmp_path_factory.mktemp("converted") / "out.safetensors"
@@ -87,7 +89,7 @@ def same(one: NetworkOutput, other: NetworkOutput) -> bool:
     [
         {"streams": TokenStreams.SINGLE},
         {"streams": TokenStreams.OWN},
-        *({"sparse": strategy} for strategy in SparseStrategy),
+        *({"sparse": sparse} for sparse in (LANDMARK, DILATED, MEMORY)),
         {"time_encoding": TimeEncoding.ALIBI},
         {"time_encoding": TimeEncoding.ROPE},
         EVERYTHING,
@@ -107,12 +109,11 @@ def test_closed_parts_change_nothing(options: dict, convert):
 @pytest.mark.parametrize(
     ("options", "opened"),
     [
-        ({"sparse": SparseStrategy.LANDMARK}, {r"sparse.*gate": 1.0}),
-        ({"sparse": SparseStrategy.MEMORY}, {r"sparse.*gate": 0.5}),
+        ({"sparse": LANDMARK}, {r"sparse.*gate": 1.0}),
+        ({"sparse": MEMORY}, {r"sparse.*gate": 0.5}),
         ({"time_encoding": TimeEncoding.ALIBI}, {r"time\.gates": 1.0}),
         ({"time_encoding": TimeEncoding.ROPE}, {r"time\.gates": 0.3}),
         ({}, {"lambda_pose": 2.0, "lambda_geo_t": -1.0}),
-        ({"full_attention": FullAttention.ALWAYS}, {}),
     ],
     ids=str,
 )
@@ -131,7 +132,7 @@ def with_scalars(network: ViewTimeNetwork, values: dict[str, float]) -> ViewTime
 
 
 def test_keypoints_act_once_lambda_kpt_is_set(convert):
-    network = convert("vggt_c", sparse=SparseStrategy.DILATED).network
+    network = convert("vggt_c", sparse=DILATED).network
     opened, more = (with_scalars(network, {r"sparse.*gate": 1.0, "lambda_kpt": value}) for value in (0.0, 3.0))
     assert not same(predict(opened), predict(more))
 
@@ -174,7 +175,7 @@ def test_stream_blocks_are_copies_of_trunk_blocks(convert):
 def test_sparse_blocks_are_copies_of_the_last_pi3_block_or_of_their_layer(
     names: tuple, layers: tuple, copied: tuple, convert
 ):
-    conversion, _, network = convert(*names, sparse=SparseStrategy.LANDMARK, sparse_layers=layers)
+    conversion, _, network = convert(*names, sparse=SparseConfig(layers=layers))
     for layer, origin in zip(layers, copied, strict=True):
         ours = network.aggregator.sparse.layers[str(layer)].block.state_dict()
         theirs = network.aggregator.blocks["view"][origin].state_dict()
@@ -185,7 +186,7 @@ def test_sparse_blocks_are_copies_of_the_last_pi3_block_or_of_their_layer(
 
 
 def test_memory_tokens_are_random_and_reproducible(convert, tmp_path: Path):
-    conversion, path, network = convert("vggt_c", sparse=SparseStrategy.MEMORY)
+    conversion, path, network = convert("vggt_c", sparse=MEMORY)
     torch.rand(3)
     write_conversion(conversion, tmp_path / "again.safetensors")
     assert (tmp_path / "again.safetensors").read_bytes() == path.read_bytes()
@@ -206,17 +207,19 @@ def vggt(sources: dict[str, Path], tmp_path: Path) -> ViewTimeNetwork:
 
 def test_a_single_view_equals_vggt_only_with_full_attention(convert, vggt: ViewTimeNetwork):
     images = torch.rand(1, 3, 1, 3, 28, 42)
-    for mode, exact in ((FullAttention.ONE_VIEW, True), (FullAttention.NEVER, False)):
-        assert close(convert("vggt_c", full_attention=mode).network(images).points, vggt(images).points) == exact
-    assert convert("vggt_c").network.config.full_attention is FullAttention.ONE_VIEW
+    network = convert("vggt_c").network
+    assert network.config.full_attention is FullAttention.ONE_VIEW
+    assert close(network(images).points, vggt(images).points)
+    other = build_network(replace(network.config, full_attention=FullAttention.NEVER))
+    other.load_state_dict(network.state_dict())
+    assert not close(other(images).points, vggt(images).points)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"sparse_layers": (2,)}, "sparse_layers without sparse"),
-        ({"sparse": SparseStrategy.MEMORY, "sparse_layers": (4,)}, r"a layer outside 0\.\.3"),
-        ({"sparse": SparseStrategy.MEMORY, "sparse_layers": (0,)}, "sparse attention in layer 0, mask from 1"),
+        ({"sparse": SparseConfig(layers=(4,))}, r"a layer outside 0\.\.3"),
+        ({"sparse": SparseConfig(layers=(0,))}, "sparse attention in layer 0, mask from 1"),
     ],
     ids=str,
 )
@@ -233,8 +236,8 @@ def test_pi3_has_a_single_stream(convert):
 
 
 def test_options_of_the_view_time_network_are_refused_for_the_published_one(sources: dict[str, Path]):
-    settings = ConvertSettings(configs=checkpoint("vggt_c").configs, view_time=ViewTimeOptions(epipolar=True))
-    with pytest.raises(UsageError, match="options of the view x time network"):
+    settings = ConvertSettings(configs=checkpoint("vggt_c").configs, parts=AddedParts(epipolar=True))
+    with pytest.raises(UsageError, match="parts of the view x time network"):
         plan_conversion([sources["vggt_c"]], settings)
 
 
@@ -256,7 +259,7 @@ def test_three_stage_supports_all_options_at_once(convert):
 )
 def test_networks_with_other_steps_cannot_become_the_view_time_network(preset: str, reason: str):
     with pytest.raises(UsageError, match=f"cannot become the view x time network: .*{reason}") as caught:
-        view_time_network(PRESETS[preset], MaskHeadKind.CONV, ViewTimeOptions())
+        view_time_network(PRESETS[preset], MaskHeadKind.CONV)
     assert caught.value.hint == "leave target='page4d-mv' out"
 
 

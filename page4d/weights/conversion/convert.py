@@ -24,9 +24,10 @@ from page4d.networks.network import build_network
 from page4d.networks.profile.meta import on_meta_device
 from page4d.weights.catalogue import CATALOGUE, CatalogueEntry
 from page4d.weights.conversion.accounting import Account, Tag, build_account
-from page4d.weights.conversion.options import DEFAULTS, ViewTimeOptions
 from page4d.weights.conversion.view_time import (
+    NO_PARTS,
     THREE_STAGE,
+    AddedParts,
     Blueprint,
     copied_tensors,
     encoder_blueprint,
@@ -45,8 +46,8 @@ class ConvertSettings:
 
     target: Target | None = None
     mask: bool | None = None
-    view_time: ViewTimeOptions = DEFAULTS
-    """For the view x time network only."""
+    parts: AddedParts = NO_PARTS
+    """Of the view x time network."""
     dtype: torch.dtype = torch.float32
     licence: str | None = None
     configs: tuple[NetworkConfig, ...] = ()
@@ -148,7 +149,7 @@ def _plan_network(opened: Sequence[tuple[Family, TensorSource]], settings: Conve
         raise UsageError(f"no network combines {titles(sources)}", "give one network, or Pi3 and PAGE-4D")
     order = THREE_STAGE if len(sources) > 1 else tuple(sources)
     target = settings.target or (Target.PAGE4D_MV if order == THREE_STAGE else Target.OWN)
-    blueprint = network_blueprint(target, found, settings.mask, settings.view_time)
+    blueprint = network_blueprint(target, found, settings.mask, settings.parts)
     kind = "view x time network" if target is Target.PAGE4D_MV else "published network"
     return _planned(
         {family: sources[family] for family in order},

@@ -7,11 +7,12 @@ and memory tokens from a seed.
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
 import torch
 from torch import Tensor
 
-from page4d.choices import Target, TokenStreams
+from page4d.choices import FullAttention, Target, TimeEncoding
 from page4d.errors import UsageError, WeightsError
 from page4d.networks.config import TIME_VIEW, NetworkConfig
 from page4d.networks.config_parts import (
@@ -27,35 +28,63 @@ from page4d.networks.heads.motion import DynamicMask
 from page4d.networks.layers.block import INIT_STD
 from page4d.options import in_options
 from page4d.weights.conversion.accounting import Copy, Rule, SourceStage
-from page4d.weights.conversion.options import DEFAULTS, ViewTimeOptions
 from page4d.weights.families.family import Family
 from page4d.weights.families.table import FAMILIES, PublishedNetwork, network_stage
 
 
+class TokenStreams(StrEnum):
+    """Streams of tokens of the view x time network from the first masked layer on."""
+
+    SINGLE = "single"
+    DUAL = "dual"
+    """One for cameras, one for geometry."""
+
+    OWN = "own"
+    """Dual, each with its own copies of the masked layers' blocks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AddedParts:
+    """Parts of the view x time network that no checkpoint determines; their gates start at 0.
+
+    `streams` are dual by default, single for Pi3. `epipolar` favours attention along epipolar lines in masked layers.
+    """
+
+    streams: TokenStreams | None = None
+    sparse: SparseConfig | None = None
+    time_encoding: TimeEncoding = TimeEncoding.NONE
+    epipolar: bool = False
+
+
+NO_PARTS = AddedParts()
+
+
 def view_time_network(
-    published: NetworkConfig, head: MaskHeadKind, options: ViewTimeOptions, first_masked: int | None = None
+    published: NetworkConfig, head: MaskHeadKind, parts: AddedParts = NO_PARTS, first_masked: int | None = None
 ) -> NetworkConfig:
     """Return the view x time network with the sizes and heads of a published network.
 
-    The mask acts in layers 8 to 12 of 24, or from `first_masked` on in as many layers.
+    All images of a capture of a single view attend to each other, as in the published network: weights of attention
+    within one image are not trained to relate instants. The mask acts in layers 8 to 12 of 24, or from `first_masked`
+    on in as many layers.
 
     Raises:
-        UsageError: if the options contradict each other or the network, or its weights do not fit these steps.
+        UsageError: if the parts contradict each other or the network, or its weights do not fit these steps.
     """
     reason = _why_not(published)
     if reason is not None:
         raise UsageError(
             f"this network cannot become the view x time network: {reason}", "leave ⟨target=page4d-mv⟩ out"
         )
-    mask = _mask(published, head, options, first_masked)
+    mask = _mask(published, head, parts.streams, first_masked)
     return replace(
         published,
         schedule=TIME_VIEW,
-        full_attention=options.full_attention,
-        time_encoding=options.time_encoding,
+        full_attention=FullAttention.ONE_VIEW,
+        time_encoding=parts.time_encoding,
         mask=mask,
-        sparse=_sparse(published, mask, options),
-        epipolar=EpipolarConfig(layers=mask.layers) if options.epipolar else None,
+        sparse=parts.sparse,
+        epipolar=EpipolarConfig(layers=mask.layers) if parts.epipolar else None,
     )
 
 
@@ -96,9 +125,11 @@ def _why_not(published: NetworkConfig) -> str | None:
     return None
 
 
-def _mask(published: NetworkConfig, head: MaskHeadKind, options: ViewTimeOptions, start: int | None) -> MaskConfig:
+def _mask(
+    published: NetworkConfig, head: MaskHeadKind, streams: TokenStreams | None, start: int | None
+) -> MaskConfig:
     single_stream = published.frame_head is not None
-    asked = options.streams or (TokenStreams.SINGLE if single_stream else TokenStreams.DUAL)
+    asked = streams or (TokenStreams.SINGLE if single_stream else TokenStreams.DUAL)
     if single_stream and asked is not TokenStreams.SINGLE:
         raise UsageError(
             f"⟨streams={asked}⟩: the heads of Pi3 and Pi3X read a single stream",
@@ -107,19 +138,8 @@ def _mask(published: NetworkConfig, head: MaskHeadKind, options: ViewTimeOptions
     first = published.depth // 3 if start is None else start
     count = max(1, round(5 * published.depth / 24))
     layers = tuple(range(first, min(first + count, published.depth)))
-    streams = Streams.SINGLE if asked is TokenStreams.SINGLE else Streams.DUAL
-    return MaskConfig(layers=layers, head=head, streams=streams, own_blocks=asked is TokenStreams.OWN)
-
-
-def _sparse(published: NetworkConfig, mask: MaskConfig, options: ViewTimeOptions) -> SparseConfig | None:
-    if options.sparse is None:
-        if options.sparse_layers is not None:
-            raise UsageError("⟨sparse_layers⟩ without ⟨sparse⟩", "pass ⟨sparse=landmark⟩, dilated or memory")
-        return None
-    layers = options.sparse_layers
-    if layers is None:
-        layers = tuple(layer for layer in (published.depth - 2, published.depth - 1) if layer >= mask.layers[0])
-    return SparseConfig(layers=layers, strategy=options.sparse)
+    kind = Streams.SINGLE if asked is TokenStreams.SINGLE else Streams.DUAL
+    return MaskConfig(layers=layers, head=head, streams=kind, own_blocks=asked is TokenStreams.OWN)
 
 
 _SEED = 0
@@ -218,35 +238,35 @@ def network_blueprint(
     target: Target,
     found: Mapping[Family, PublishedNetwork],
     mask: bool | None = None,
-    options: ViewTimeOptions = DEFAULTS,
+    parts: AddedParts = NO_PARTS,
 ) -> Blueprint:
     """Return the blueprint of the network that published ones fill: one of them, or those of `THREE_STAGE`.
 
     Raises:
-        UsageError: if options contradict the sources, or PAGE-4D is converted without specifying its mask.
+        UsageError: if parts contradict the sources, or PAGE-4D is converted without specifying its mask.
         WeightsError: if the sources do not fit each other.
     """
     if mask is not None and Family.PAGE4D not in found:
         raise UsageError("⟨mask⟩ applies to PAGE-4D", "leave it out")
     if len(found) > 1 and target is not Target.PAGE4D_MV:
         raise UsageError("Pi3 and PAGE-4D make the view x time network only", "pass ⟨target=page4d-mv⟩")
-    if options != DEFAULTS and target is not Target.PAGE4D_MV:
+    if parts != NO_PARTS and target is not Target.PAGE4D_MV:
         raise UsageError(
-            "options of the view x time network are given without ⟨target=page4d-mv⟩", "pass ⟨target=page4d-mv⟩"
+            "parts of the view x time network are given without ⟨target=page4d-mv⟩", "pass ⟨target=page4d-mv⟩"
         )
     if len(found) > 1:
-        return _three_stage(found[Family.PI3], found[Family.PAGE4D], options, mask=mask is not False)
+        return _three_stage(found[Family.PI3], found[Family.PAGE4D], parts, mask=mask is not False)
     (published,) = found.values()
     if published.family is Family.PAGE4D:
-        return _page4d(published, target, mask, options)
-    return _single(published, target, options)
+        return _page4d(published, target, mask, parts)
+    return _single(published, target, parts)
 
 
-def _single(found: PublishedNetwork, target: Target, options: ViewTimeOptions) -> Blueprint:
+def _single(found: PublishedNetwork, target: Target, parts: AddedParts) -> Blueprint:
     published, notices = found.config, (*found.notices, *FAMILIES[found.family].notices)
     if target is Target.OWN:
         return Blueprint(config=published, stages=(network_stage(found, published.schedule),), notices=notices)
-    config = view_time_network(published, MaskHeadKind.CONV, options)
+    config = view_time_network(published, MaskHeadKind.CONV, parts)
     return Blueprint(
         config=config,
         stages=(network_stage(found, config.schedule),),
@@ -256,7 +276,7 @@ def _single(found: PublishedNetwork, target: Target, options: ViewTimeOptions) -
     )
 
 
-def _page4d(found: PublishedNetwork, target: Target, mask: bool | None, options: ViewTimeOptions) -> Blueprint:
+def _page4d(found: PublishedNetwork, target: Target, mask: bool | None, parts: AddedParts) -> Blueprint:
     kind, released = found.mask_head, found.mask
     assert kind is not None
     assert released is not None
@@ -275,7 +295,7 @@ def _page4d(found: PublishedNetwork, target: Target, mask: bool | None, options:
         config = replace(found.config, mask=released if mask else None)
         return Blueprint(config=config, stages=(network_stage(found, config.schedule, head),))
     start = released.layers[0] if mask and kind is MaskHeadKind.RELEASE else None
-    config = view_time_network(found.config, kind if mask else MaskHeadKind.CONV, options, start)
+    config = view_time_network(found.config, kind if mask else MaskHeadKind.CONV, parts, start)
     return Blueprint(
         config=config,
         stages=(network_stage(found, config.schedule, head),),
@@ -283,9 +303,7 @@ def _page4d(found: PublishedNetwork, target: Target, mask: bool | None, options:
     )
 
 
-def _three_stage(
-    pi3: PublishedNetwork, page4d: PublishedNetwork, options: ViewTimeOptions, *, mask: bool
-) -> Blueprint:
+def _three_stage(pi3: PublishedNetwork, page4d: PublishedNetwork, parts: AddedParts, *, mask: bool) -> Blueprint:
     lower, upper, kind = pi3.config, page4d.config, page4d.mask_head
     assert kind is not None
     _check_joint(lower, upper)
@@ -307,7 +325,7 @@ def _three_stage(
         encoder=lower.encoder,
         norm_eps=tuple((lower if layer < lower.depth else upper).norm_eps_of(layer) for layer in range(upper.depth)),
     )
-    config = view_time_network(joined, kind if mask else MaskHeadKind.CONV, options)
+    config = view_time_network(joined, kind if mask else MaskHeadKind.CONV, parts)
     if config.sparse is not None:  # its blocks are copies of Pi3 blocks, in layers of PAGE-4D
         config = replace(config, sparse=replace(config.sparse, norm_eps=lower.norm_eps_of(lower.depth - 1)))
     stages = (
