@@ -24,7 +24,6 @@ from page4d.errors import CapabilityError
 EXTRAS = {
     "exr": ("OpenEXR>=3.3,<4",),
     "ray": ("ray>=2.52,<3",),
-    "train": ("tensorboard>=2.14",),
     "usd": ("usd-core>=25.5,<27",),
     "viewer": ("viser>=1.1,<2",),
     "xarray": ("xarray>=2024.7",),

@@ -34,7 +34,6 @@ Resume = Annotated[
 Device = Annotated[str, Option("Device of the computation.", RUNNING, "auto|cpu|cuda|cuda:N")]
 Precision = Annotated[choices.Precision | None, Option("auto, fp32 or bf16.", RUNNING, "NAME")]
 Threads = Annotated[int | None, Field(ge=1, le=1024), Option("Number of CPU threads.", RUNNING)]
-TensorBoard = Annotated[bool, Option("Also write TensorBoard logs.", OUTPUT)]
 DryRun = Annotated[bool, Option("Print the configuration and exit.", OUTPUT)]
 
 

@@ -230,7 +230,6 @@ _CHECKS: tuple[Callable[[], Capability], ...] = (
     partial(_model, "people", "registration, clocks and checks from people"),
     partial(_model, "texture", "registration from texture at wide angles"),
     partial(_extra, "Ray", "ray", "ray", "--distributed"),
-    partial(_extra, "TensorBoard", "tensorboard", "train", "--tensorboard"),
     partial(_extra, "viewer", "viser", "viewer", "page4d view"),
     partial(_extra, "OpenUSD", "usd-core", "usd", "page4d export --format usd"),
     partial(_extra, "OpenEXR", "OpenEXR", "exr", "page4d export --format exr"),

@@ -58,7 +58,6 @@ def pretrain(
     threads: training.Threads = None,
     allow_damaged: AllowDamaged = False,
     max_pixels: MaxPixels = 64.0,
-    tensorboard: training.TensorBoard = False,
     dry_run: training.DryRun = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
@@ -97,7 +96,6 @@ def pretrain(
         seconds=until_seconds,
         precision=precision,
         device=device,
-        tensorboard=tensorboard,
         allow_damaged=allow_damaged,
         max_megapixels=max_pixels,
     )

@@ -63,7 +63,6 @@ def train(
     workers: Annotated[
         int | None, Field(ge=0, le=1024), Option("Processes that render batches ahead.", training.RUNNING)
     ] = None,
-    tensorboard: training.TensorBoard = False,
     fp32_weights: Annotated[bool, Option("Write weights as fp32, not fp16.", OUTPUT)] = False,
     dry_run: training.DryRun = False,
     as_json: options.Json = False,
@@ -97,7 +96,6 @@ def train(
         workers=workers,
         precision=precision,
         device=device,
-        tensorboard=tensorboard,
         half=not fp32_weights,
     )
     with training.running(threads, quiet) as (observer, stop):

@@ -44,14 +44,14 @@ def pretrain(cli, scene, tmp_path):
 
 @pytest.mark.parametrize("method", ["mae", "dino"])
 def test_a_run_writes_an_encoder(pretrain, tmp_path, method):
-    ended = pretrain("--method", method, "--steps", 5, "--tensorboard", "--json")
+    ended = pretrain("--method", method, "--steps", 5, "--json")
     assert ended.code == 0, ended.err
     result = json.loads(ended.out)
     assert (result["steps"], result["samples"], result["skipped_steps"]) == (5, 10, 0)
     assert "loss" in ended.err
     names = {path.name for path in (tmp_path / "run").iterdir()}
     picture = "reconstruction.png" if method == "mae" else "attention.png"
-    assert names >= {"encoder.safetensors", "metrics.jsonl", "config.json", "tensorboard", picture}
+    assert names >= {"encoder.safetensors", "metrics.jsonl", "config.json", picture}
     loaded = load_encoder(tmp_path / "run" / "encoder.safetensors")
     assert loaded.config == ENCODER
     assert method in loaded.info.description

@@ -164,7 +164,7 @@ def pretrain(request: PretrainRequest, observer: TrainObserver, stop: Callable[[
             allow_damaged=request.allow_damaged,
             max_megapixels=request.max_megapixels,
         )
-        with open_context(session, request, state, budget, _MEMORY_HINT) as context:
+        with open_context(session, state, budget, _MEMORY_HINT) as context:
             Pretraining(state, context, footage).train()
         folder, metrics = session.folder, []
         if session.group.is_main:

@@ -35,7 +35,6 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.config, self.metrics = path / "config.json", path / "metrics.jsonl"
-        self.tensorboard = path / "tensorboard"
         self.checkpoint = path / "checkpoint.pt"
         self.stable = path / "stable.pt"
         """Checkpoint before the learning rate decay, from which a run with a longer budget continues."""

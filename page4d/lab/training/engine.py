@@ -26,14 +26,7 @@ from page4d.errors import InterruptedRunError, MemoryBudgetError, Page4DError, U
 from page4d.io.atomic import claim_output, write_bytes_atomic
 from page4d.io.json_records import config_to_json
 from page4d.lab.training.checkpoint import AnyCheckpoint, RunFolder, RunState, write_checkpoint
-from page4d.lab.training.logs import (
-    Log,
-    MetricsFile,
-    SilentTrainingObserver,
-    StepReport,
-    TensorBoardLog,
-    TrainObserver,
-)
+from page4d.lab.training.logs import MetricsFile, SilentTrainingObserver, StepReport, TrainObserver
 from page4d.lab.training.optimizers import set_rate
 from page4d.lab.training.processes import ProcessGroup, local_device, open_process_group
 from page4d.lab.training.schedule import Budget, PlannedStep, Position, after, is_finished, remaining_samples
@@ -187,11 +180,11 @@ class Session:
 
 @dataclass(frozen=True, kw_only=True)
 class LoopContext(Session):
-    """What a loop needs besides its state. Only the main process has `logs` and an observer that is not silent."""
+    """What a loop needs besides its state. Only the main process has a `log` and an observer that is not silent."""
 
     budget: Budget
     precision: torch.dtype
-    logs: Sequence[Log]
+    log: MetricsFile | None
 
 
 class Loop(ABC, Generic[State, Step, Batch]):
@@ -349,8 +342,8 @@ class Loop(ABC, Generic[State, Step, Batch]):
             self._context.observer.step(report)
 
     def _log(self, kind: str, values: Mapping[str, object]) -> None:
-        for log in self._context.logs:
-            log.write(kind, values)
+        if self._context.log is not None:
+            self._context.log.write(kind, values)
 
     def _save(self) -> None:
         infinite = [name for name, value in self.state.network.named_parameters() if not is_finite(value)]
@@ -398,39 +391,33 @@ class RunRequest:
     resume: bool = False
     precision: Precision | None = None
     device: str = "auto"
-    tensorboard: bool = False
 
 
 @contextmanager
-def open_context(
-    session: Session, request: RunRequest, state: RunState, budget: Budget, memory_hint: str
-) -> Iterator[LoopContext]:
-    """Write the configuration and open the logs while the body trains.
+def open_context(session: Session, state: RunState, budget: Budget, memory_hint: str) -> Iterator[LoopContext]:
+    """Write the configuration and open the log while the body trains.
 
     Raises:
-        CapabilityError: if TensorBoard is requested and not installed.
         OutputError: if a file cannot be written.
         MemoryBudgetError: if the body runs out of memory; `memory_hint` is the advice.
     """
     session.group.wait()
     own = dict(vars(session))
-    logs: list[Log] = []
+    log = None
     if session.group.is_main:
         write_bytes_atomic(session.folder.config, (config_to_json(state.config, indent=1) + "\n").encode())
-        logs.append(MetricsFile(session.folder.metrics, state.position.step))
-        if request.tensorboard:
-            logs.append(TensorBoardLog(session.folder.tensorboard, state.position.step))
+        log = MetricsFile(session.folder.metrics, state.position.step)
     else:
         own["observer"] = SilentTrainingObserver()
     try:
         precision = choose_precision(state.config.precision, session.device)
-        yield LoopContext(**own, budget=budget, precision=precision, logs=logs)
+        yield LoopContext(**own, budget=budget, precision=precision, log=log)
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
         raise MemoryBudgetError(f"out of memory: {error}", memory_hint) from error
     finally:
-        for log in logs:
+        if log is not None:
             log.close()
 
 

@@ -1,14 +1,13 @@
-"""Progress reports of a run, and its logs: `metrics.jsonl`, and TensorBoard files on request."""
+"""Progress reports of a run, and its log `metrics.jsonl`."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 from pydantic_core import to_json
 
-from page4d.errors import CapabilityError, InputError, shortened
-from page4d.installation import install_command
+from page4d.errors import InputError, shortened
 from page4d.io.atomic import output_error, write_bytes_atomic
 from page4d.io.documents import parse_json
 
@@ -101,34 +100,6 @@ class MetricsFile:
         self._file.close()
 
 
-class TensorBoardLog:
-    """Writes the same numbers as TensorBoard scalars, such as `step/losses/depth`.
-
-    Raises:
-        CapabilityError: if TensorBoard is not installed.
-    """
-
-    def __init__(self, folder: Path, step: int) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise CapabilityError("TensorBoard is not installed", install_command("train")) from error
-        self._writer = SummaryWriter(str(folder), purge_step=step + 1)
-
-    def write(self, kind: str, values: Mapping[str, Any]) -> None:
-        """Add every number."""
-        for name, value in _numbers(values):
-            if name != "step":
-                self._writer.add_scalar(f"{kind}/{name}", value, values["step"])
-
-    def close(self) -> None:
-        """Close the files."""
-        self._writer.close()
-
-
-Log = MetricsFile | TensorBoardLog
-
-
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Read a metrics file without an incomplete last line.
 
@@ -165,14 +136,6 @@ def summarize_metrics(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "held_out": [[line["samples"], line["figures"]] for line in metrics if line["kind"] == "evaluation"],
         "baselines": [line["figures"] for line in metrics if line["kind"] == "baselines"],
     }
-
-
-def _numbers(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _numbers(value, f"{prefix}{key}/")
-        elif isinstance(value, int | float):
-            yield f"{prefix}{key}", float(value)
 
 
 def _line(values: Mapping[str, Any]) -> str:

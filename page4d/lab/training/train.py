@@ -189,7 +189,7 @@ def train(request: TrainRequest, observer: TrainObserver, stop: Callable[[], int
     with open_session(request, observer, stop) as session:
         state, budget = _start(request, session)
         sources = open_training_sources(state.config)
-        with open_context(session, request, state, budget, _MEMORY_HINT) as context:
+        with open_context(session, state, budget, _MEMORY_HINT) as context:
             SupervisedTraining(state, context, sources).train()
         if session.group.is_main:
             _finish(state, session, half=request.half)
