@@ -1,8 +1,7 @@
-"""Validation of networks on held-out scenes: metrics, baselines and out-of-distribution limits.
+"""Validation of networks on held-out scenes: metrics, a baseline and out-of-distribution limits.
 
-Metrics are those of `page4d.evaluation`. Baselines use no images; they are lower bounds for a network. Training uses
-even seeds, validation odd ones. All are below 2^32, so that generators that keep 32 bits of a seed do not mix them
-up.
+Metrics are those of `page4d.evaluation`. The baseline uses no images. Training uses even seeds, validation odd ones.
+All are below 2^32, so that generators that keep 32 bits of a seed do not mix them up.
 """
 
 import math
@@ -207,9 +206,7 @@ def held_out_seed(index: int) -> int:
     return 2 * index + 1
 
 
-CONSTANT = "constant depth, identity"
 MEAN = "mean depth map, mean pose"
-SIDEWAYS = "sideways, oracle's sign"
 
 _MAX_TRAINING_SCENES = 64
 _TRAINING_SCENES_PER_HELD_OUT = 4
@@ -217,21 +214,10 @@ _TRAINING_SCENES_PER_HELD_OUT = 4
 
 
 def baselines(scenes: HeldOutScenes, family: SceneFamily, device: torch.device) -> dict[str, ScenePredictor]:
-    """Return the baselines of a family by name; the mean scene is computed from training scenes."""
+    """Return the baseline of a family by its name: the mean of training scenes."""
     starts = range(0, min(_MAX_TRAINING_SCENES, _TRAINING_SCENES_PER_HELD_OUT * scenes.scenes), SCENES_PER_BATCH)
     seeds = ([training_seed(0, start + number) for number in range(SCENES_PER_BATCH)] for start in starts)
-    mean = mean_scene(sample_truth(batch, scenes.scene_request(family), device) for batch in seeds)
-    return {CONSTANT: constant, MEAN: mean, SIDEWAYS: sideways}
-
-
-def constant(truth: GroundTruth) -> NetworkOutput:
-    """Predict depth 1, identity poses, and that all pixels move."""
-    identity = torch.eye(4, dtype=torch.float64, device=truth.depth.device)
-    return NetworkOutput(
-        depth=torch.ones_like(truth.depth),
-        world_to_camera=identity.expand(truth.cameras.world_to_camera.shape),
-        dynamic=torch.ones_like(truth.depth),
-    )
+    return {MEAN: mean_scene(sample_truth(batch, scenes.scene_request(family), device) for batch in seeds)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,18 +266,6 @@ def mean_scene(truths: Iterable[GroundTruth]) -> MeanScene:
         world_to_camera=rigid(rotation, torch.cat(translations).mean(0)),
         focal=float(torch.stack(focals).mean()),
     )
-
-
-def sideways(truth: GroundTruth) -> NetworkOutput:
-    """Predict unrotated cameras on the x-axis of the first one, with the true sign of their x-coordinate.
-
-    Signs are relative to the first camera; they may contradict the true direction between two other cameras.
-    """
-    cameras = truth.cameras.world_to_camera.double()
-    relative = cameras @ invert_rigid(cameras[:, :1, :1])
-    poses = torch.eye(4, dtype=torch.float64, device=cameras.device).expand(cameras.shape).clone()
-    poses[..., 0, 3] = relative[..., 0, 3]
-    return NetworkOutput(world_to_camera=poses)
 
 
 def _diagonal(cameras: Cameras) -> float:
