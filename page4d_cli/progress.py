@@ -5,8 +5,6 @@ above the line; warnings of libraries too, as rich redirects `sys.stderr` meanwh
 """
 
 import math
-import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -18,7 +16,6 @@ from page4d_cli import console
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
-    from rich.live import Live
 
     from page4d.lab.training.logs import Evaluation, StepReport
     from page4d.weights.resolve import FoundWeights
@@ -207,20 +204,27 @@ _SHOWN = ("abs_rel", "rotation_deg", "direction_deg", "focal", "mask_iou")
 
 
 class TrainingProgress:
-    """Shows reports on stderr; created by `observed_training`."""
+    """Shows the reports of a training; created by `observed_training`."""
 
-    def __init__(self, live: "Live | None", *, quiet: bool = False) -> None:
-        self._live, self._quiet = live, quiet
-        self._shown = -_INTERVAL_S
+    def __init__(self, display: ProgressDisplay, *, quiet: bool) -> None:
+        self._display, self._quiet = display, quiet
 
     def step(self, report: "StepReport") -> None:
-        """Update the status line, or print a line after an interval."""
-        if self._live is not None:
-            width = console.columns_of(sys.stderr) or 0
-            self._live.update("\n".join(console.wrapped(describe_step(report), width)))
-        elif not self._quiet and time.monotonic() - self._shown >= _INTERVAL_S:
-            self._shown = time.monotonic()
-            self.message(describe_step(report))
+        """Show the latest steps, most important values first."""
+        losses = {"loss": report.losses.get("total", math.nan)}
+        losses |= {
+            name: report.losses[name] for name in ("depth", "rotation", "translation") if name in report.losses
+        }
+        parts = (
+            f"step {report.step:,}",
+            f"{report.samples:,} samples",
+            f"{report.samples_per_second:.1f}/s",
+            "" if report.eta_s is None else f"{duration(report.eta_s)} left",
+            f"{report.skipped} skipped" if report.skipped else "",
+            *(f"{name} {value:.3f}" for name, value in losses.items()),
+            f"rate {report.rate:.3g} of peak",
+        )
+        self._display.show_stage(", ".join(part for part in parts if part))
 
     def evaluation(self, step: int, metrics: "Evaluation") -> None:
         """Print metrics on held-out scenes of every family."""
@@ -232,37 +236,15 @@ class TrainingProgress:
                 self.message(f"step {step}: {family}, {row}: {', '.join(values)}")
 
     def message(self, text: str) -> None:
-        """Print a line above the status line."""
-        console.print_message(text, target=None if self._live is None else self._live.console)
+        """Print a line above the progress."""
+        console.print_message(text, target=self._display.console)
 
 
 @contextmanager
 def observed_training(quiet: bool) -> Iterator[TrainingProgress]:
     """Show the progress of the body on stderr; if `quiet`, its messages alone."""
-    if quiet or not console.has_live_lines():
-        yield TrainingProgress(None, quiet=quiet)
-        return
-    from rich.live import Live
-
-    with Live("", console=console.error_console(), refresh_per_second=4) as live:
-        yield TrainingProgress(live)
-
-
-def describe_step(report: "StepReport") -> str:
-    """Format a report, most important values first."""
-    losses = {"loss": report.losses.get("total", math.nan)}
-    losses |= {name: report.losses[name] for name in ("depth", "rotation", "translation") if name in report.losses}
-    parts = (
-        f"step {report.step:,}",
-        f"{report.samples:,} samples",
-        f"{report.samples_per_second:.1f}/s",
-        "" if report.eta_s is None else f"{duration(report.eta_s)} left",
-        f"{report.skipped} skipped" if report.skipped else "",
-        *(f"{name} {value:.3f}" for name, value in losses.items()),
-        f"rate {report.rate:.3g} of peak",
-        duration(report.seconds),
-    )
-    return ", ".join(part for part in parts if part)
+    with displayed_progress("train", count("sample"), quiet=quiet) as display:
+        yield TrainingProgress(display, quiet=quiet)
 
 
 class FetchDisplay:
