@@ -210,19 +210,14 @@ class TrainingProgress:
         self._display, self._quiet = display, quiet
 
     def step(self, report: "StepReport") -> None:
-        """Show the latest steps, most important values first."""
-        losses = {"loss": report.losses.get("total", math.nan)}
-        losses |= {
-            name: report.losses[name] for name in ("depth", "rotation", "translation") if name in report.losses
-        }
+        """Show the latest steps; `metrics.jsonl` has all values."""
         parts = (
             f"step {report.step:,}",
             f"{report.samples:,} samples",
             f"{report.samples_per_second:.1f}/s",
             "" if report.eta_s is None else f"{duration(report.eta_s)} left",
             f"{report.skipped} skipped" if report.skipped else "",
-            *(f"{name} {value:.3f}" for name, value in losses.items()),
-            f"rate {report.rate:.3g} of peak",
+            f"loss {report.losses['total']:.3f}",
         )
         self._display.show_stage(", ".join(part for part in parts if part))
 
