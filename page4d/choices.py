@@ -205,6 +205,7 @@ class DepthAlignment(StrEnum):
     SCALE = "scale"
     SCALE_SHIFT = "scale-shift"
     SCALE_SHIFT_SQUARES = "scale-shift-squares"
+    SCALE_SHIFT_ADAM = "scale-shift-adam"
     METRIC = "metric"
     MEDIAN = "median"
 

@@ -835,6 +835,9 @@ class ExportSettings:
             raise UsageError("⟨scene⟩ and ⟨images=False⟩ contradict each other", "give one of them")
 
 
+DEFAULT_ALIGNMENTS = tuple(kind for kind in DepthAlignment if kind is not DepthAlignment.SCALE_SHIFT_ADAM)
+"""All alignments but the published fit by gradient descent, which takes minutes on a long capture."""
+
 DEPTH = "Depth"
 
 
@@ -848,8 +851,8 @@ class EvaluationSettings:
 
     alignments: Annotated[tuple[DepthAlignment, ...], Field(min_length=1)] | None = option(
         None,
-        "Depth alignment, repeatable; tables show the first. Default: all; first metric, which is none, if the "
-        "result has metres, else scale.",
+        "Depth alignment, repeatable; tables show the first. Default: all but the slow scale-shift-adam; first "
+        "metric, which is none, if the result has metres, else scale.",
         DEPTH,
         name="align",
     )

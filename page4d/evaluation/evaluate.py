@@ -20,7 +20,7 @@ from page4d.evaluation.points import METRIC_THRESHOLD, RELATIVE_THRESHOLD, repor
 from page4d.evaluation.record import CameraReport, Evaluation, MatchRecord
 from page4d.evaluation.scores import align_depth
 from page4d.keywords import EvaluateKeywords
-from page4d.options import EvaluationSettings, in_options, split_options
+from page4d.options import DEFAULT_ALIGNMENTS, EvaluationSettings, in_options, split_options
 from page4d.output.reader import Output
 
 _PASSES = 4
@@ -96,10 +96,10 @@ def measure(
 
 
 def _default_alignments(comparison: Comparison) -> tuple[DepthAlignment, ...]:
-    """Return all alignments, first none (metric) where lengths of result and truth are metres."""
+    """Return all alignments but the slow one, first none (metric) where lengths of result and truth are metres."""
     if Scale.METRIC is comparison.output.run.scale is comparison.truth.scale:
-        return tuple(dict.fromkeys((DepthAlignment.METRIC, *DepthAlignment)))
-    return tuple(DepthAlignment)
+        return tuple(dict.fromkeys((DepthAlignment.METRIC, *DEFAULT_ALIGNMENTS)))
+    return DEFAULT_ALIGNMENTS
 
 
 def notes(comparison: Comparison, evaluation: Evaluation) -> tuple[str, ...]:

@@ -103,6 +103,9 @@ def _means_of_rest(ordered: Float[Tensor, " N"], removed: Tensor) -> Float[Tenso
 _MIN_SCALE = 1e-3
 _EPSILON = 1e-8
 _WEISZFELD_STEPS = 10
+_ADAM_STEPS = 1000
+_ADAM_RATE = 1e-4
+_ADAM_TOLERANCE = 1e-6
 _TOLERANCE = 1e-12
 _SAME_SUM = 1e-9
 
@@ -114,6 +117,7 @@ DEFINITIONS = {
     DepthAlignment.SCALE: f"scale of least absolute error ({_WEISZFELD_STEPS} Weiszfeld steps, published)",
     DepthAlignment.SCALE_SHIFT: "scale and shift of least absolute error, exact",
     DepthAlignment.SCALE_SHIFT_SQUARES: "scale and shift of least squared error",
+    DepthAlignment.SCALE_SHIFT_ADAM: f"scale and shift by {_ADAM_STEPS} Adam steps on the absolute error (published)",
     DepthAlignment.METRIC: "as predicted",
     DepthAlignment.MEDIAN: "ratio of the medians",
 }
@@ -122,7 +126,7 @@ DEFINITIONS = {
 `scale` follows the published code, whose ten iterations do not converge: a pixel with a residual near 0 gets almost
 all of the weight, so rounding may change the third digit of the scale. `scale-shift` is exact.
 
-Source: PAGE-4D `eval/eval/video_depth/tools.py` for `scale` and `median`.
+Source: PAGE-4D `eval/eval/video_depth/tools.py` for `scale`, `median` and `scale-shift-adam`.
 """
 
 
@@ -184,6 +188,24 @@ def _fit_squares(prediction: Pixels, truth: Pixels) -> Fit:
     return scale, truth.mean() - scale * prediction.mean()
 
 
+def _fit_adam(prediction: Pixels, truth: Pixels) -> Fit:
+    scale, shift = _fit_median(prediction, truth)
+    scale.requires_grad_()
+    shift.requires_grad_()
+    optimizer = torch.optim.Adam([scale, shift], lr=_ADAM_RATE)
+    before = torch.inf
+    for _ in range(_ADAM_STEPS):
+        with torch.no_grad():
+            residual = scale * prediction + shift - truth
+            loss, sign = float(residual.abs().sum()), residual.sign()
+            scale.grad, shift.grad = (sign * prediction).sum(), sign.sum()
+        optimizer.step()
+        if abs(before - loss) < _ADAM_TOLERANCE:
+            break
+        before = loss
+    return scale.detach(), shift.detach()
+
+
 def _fit_deviations(prediction: Pixels, truth: Pixels) -> Fit:
     """Minimise the sum of absolute deviations over the scale, in which it is convex: the best shift is a median."""
     scale, _ = _fit_squares(prediction, truth)
@@ -204,6 +226,7 @@ _FITS: dict[DepthAlignment, Callable[[Tensor, Tensor], Fit]] = {
     DepthAlignment.SCALE: _fit_scale,
     DepthAlignment.SCALE_SHIFT: _fit_deviations,
     DepthAlignment.SCALE_SHIFT_SQUARES: _fit_squares,
+    DepthAlignment.SCALE_SHIFT_ADAM: _fit_adam,
     DepthAlignment.METRIC: _keep,
     DepthAlignment.MEDIAN: _fit_median,
 }
