@@ -16,7 +16,6 @@ from page4d.lab.pretraining.data import CropConfig
 from page4d.lab.pretraining.dino import DINOConfig, ProjectorConfig
 from page4d.lab.pretraining.mae import MAEConfig
 from page4d.lab.pretraining.pretrain import PretrainCheckpoint, PretrainOutcome, PretrainRequest, pretrain
-from page4d.lab.training import engine as first_step
 from page4d.lab.training.checkpoint import RunFolder
 from page4d.lab.training.logs import SilentTrainingObserver
 from page4d.lab.training.optimizers import OptimizerConfig
@@ -67,10 +66,9 @@ def run_tiny(
     pictures: bool = False,
     **more: Any,
 ) -> PretrainOutcome:
-    """Pretrain, and poll `stop` by step only; pictures take longer than the steps and are drawn on request."""
+    """Pretrain; pictures take longer than the steps and are drawn on request."""
     request = PretrainRequest(out=out, config=config, steps=steps, device="cpu", **more)
     with ExitStack() as stack:
-        stack.enter_context(patch.object(first_step, "_INTERVAL_S", 0.0))
         if not pictures:
             stack.enter_context(patch("page4d.lab.pretraining.pretrain.draw_pictures"))
         return pretrain(request, SilentTrainingObserver(), stop)

@@ -12,7 +12,6 @@ import torch
 from page4d.choices import SceneFamily
 from page4d.lab.synthetic.capture import SceneRequest, sample_truth
 from page4d.lab.training import data, validation
-from page4d.lab.training import engine as first_step
 from page4d.lab.training.checkpoint import RunFolder
 from page4d.lab.training.config import CurriculumStage, EvaluationConfig, FamilyConfig, SampleShape, TrainConfig
 from page4d.lab.training.logs import SilentTrainingObserver, StepReport
@@ -67,11 +66,10 @@ def train_tiny(
     observer: SilentTrainingObserver | None = None,
     **more: Any,
 ) -> TrainOutcome:
-    """Train without rendering a scene again, and poll `stop` by step only."""
+    """Train without rendering a scene again."""
     more = {"device": "cpu", "half": False, **more}
     request = TrainRequest(out=out, config=config, budget=Budget(samples=samples), **more)
     with (
-        patch.object(first_step, "_INTERVAL_S", 0.0),
         patch.object(data, "sample_truth", rendered_once),
         patch.object(validation, "sample_truth", rendered_once),
     ):

@@ -1,12 +1,6 @@
-"""The training loop: from the start or resumption of a run, step by step, to the end of its budget.
-
-Before the first complete step there is nothing to save: a stop request or the end of the time budget then ends the
-run by an exception, even while the first batch is decoded or rendered.
-"""
+"""The training loop: from the start or resumption of a run, step by step, to the end of its budget."""
 
 import math
-import signal
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
@@ -14,15 +8,14 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
 from page4d.choices import Precision
-from page4d.errors import InterruptedRunError, MemoryBudgetError, Page4DError, UsageError, counted
+from page4d.errors import InterruptedRunError, MemoryBudgetError, UsageError, counted
 from page4d.io.atomic import claim_output, write_bytes_atomic
 from page4d.io.json_records import config_to_json
 from page4d.lab.training.checkpoint import AnyCheckpoint, RunFolder, RunState, write_checkpoint
@@ -81,75 +74,6 @@ def autocast(device: torch.device, precision: torch.dtype) -> torch.autocast:
     return torch.autocast(device.type, dtype=precision, enabled=precision is not torch.float32)
 
 
-_INTERVAL_S, _AGAIN_S = 0.2, 5.0
-"""Seconds between polls before the first step, and from an exception to the next one, if a callback swallowed it."""
-
-
-class _End(BaseException):
-    """End of the run; not an `Exception`, which libraries catch as a failure of their own."""
-
-    def __init__(self, error: Page4DError) -> None:
-        super().__init__(error.message)
-        self.error = error
-
-
-class FirstStep:
-    """Ends a run by an exception until its first step is complete: there is nothing to save.
-
-    Later the loop polls between steps. The first batch may take minutes to decode or render: meanwhile a timer signal
-    polls, in the main thread only.
-    """
-
-    def __init__(self, stop: Callable[[], int | None] = lambda: None) -> None:
-        self._stop = stop
-        self._seconds, self._deadline = math.inf, math.inf
-        self._earlier: tuple[Any, tuple[float, float]] | None = None
-
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Poll while the body runs, up to `end`.
-
-        Raises:
-            InterruptedRunError: if a stop was requested.
-            UsageError: if the time budget is used up.
-        """
-        if threading.current_thread() is threading.main_thread():
-            handler = signal.signal(signal.SIGALRM, self._poll)
-            self._earlier = (handler, signal.setitimer(signal.ITIMER_REAL, _INTERVAL_S, _INTERVAL_S))
-        try:
-            yield
-        except _End as end:
-            raise end.error from None
-        finally:
-            self.end()
-
-    def limit(self, seconds: float, started: float) -> None:
-        """Set the time budget, counted from `started` on the monotonic clock."""
-        self._seconds, self._deadline = seconds, started + seconds
-
-    def end(self) -> None:
-        """Stop polling."""
-        if self._earlier is not None:
-            handler, timer = self._earlier
-            self._earlier = None
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, handler)
-            signal.setitimer(signal.ITIMER_REAL, *timer)
-
-    def _poll(self, _: int, __: FrameType | None) -> None:
-        number = self._stop()
-        if number is not None:
-            found, hint = "interrupted before the first step was complete", "nothing was saved: repeat the command"
-            error: Page4DError = InterruptedRunError(found, hint, number)
-        elif time.monotonic() > self._deadline:
-            found = f"no step was complete after {self._seconds:g} s"
-            error = UsageError(found, "give more time, smaller batches or fewer scenes")
-        else:
-            return
-        signal.setitimer(signal.ITIMER_REAL, _AGAIN_S, _AGAIN_S)
-        raise _End(error)
-
-
 _SPEED_WINDOW = 100
 """Steps over which the speed is measured."""
 
@@ -175,7 +99,6 @@ class Session:
     group: ProcessGroup
     observer: TrainObserver
     stop: Callable[[], int | None]
-    first_step: FirstStep
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,8 +157,6 @@ class Loop(ABC, Generic[State, Step, Batch]):
             OutputError: if a file cannot be written.
         """
         state, context = self.state, self._context
-        if context.budget.seconds is not None:
-            context.first_step.limit(context.budget.seconds, self._started)
         self._begin()
         batches = context.group.batches(state.config.accumulation * context.group.size)
         self._recent.append((self._seconds(), state.position.samples))
@@ -247,6 +168,11 @@ class Loop(ABC, Generic[State, Step, Batch]):
                 if self._stopping:
                     break
         taken, failed = state.position.step - self._first_step, self._skipped_in_a_row
+        if not taken and not self._stopping:
+            raise UsageError(
+                f"no step was complete after {self._seconds():.1f} s",
+                "give more time, smaller batches or fewer scenes",
+            )
         if failed and failed >= min(taken, _FAILED_AT_END):
             raise self._diverged(f"the last {failed} of {taken} steps had no finite gradient")
         self._save()
@@ -288,7 +214,6 @@ class Loop(ABC, Generic[State, Step, Batch]):
 
     def _finish_step(self, step: Step, result: StepResult) -> None:
         state, config = self.state, self.state.config
-        self._context.first_step.end()
         state.position = after(state.position, step)
         if result.moved:
             self._skipped_in_a_row = 0
@@ -433,14 +358,12 @@ def open_session(request: RunRequest, observer: TrainObserver, stop: Callable[[]
     with ExitStack() as stack:
         torch.set_flush_denormal(True)  # gradients contain many; a CPU takes about 40 times as long for each
         stack.callback(torch.set_flush_denormal, False)
-        first_step = FirstStep(stop)
-        stack.enter_context(first_step.watched())
         group = stack.enter_context(open_process_group(device))
         if group.is_main:
             stack.enter_context(claim_output(folder.path))
         if folder.checkpoint.exists() and not request.resume:
             raise UsageError(f"'{folder.path}' holds a run already", "pass ⟨resume=True⟩, or choose another folder")
-        yield Session(folder=folder, device=device, group=group, observer=observer, stop=stop, first_step=first_step)
+        yield Session(folder=folder, device=device, group=group, observer=observer, stop=stop)
 
 
 def find_resumed(
