@@ -1,11 +1,9 @@
 """Small recordings as image folders, and minimal pretraining runs."""
 
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import cv2
 import numpy as np
@@ -63,15 +61,11 @@ def run_tiny(
     steps: int | None,
     *,
     stop: Callable[[], int | None] = never,
-    pictures: bool = False,
     **more: Any,
 ) -> PretrainOutcome:
-    """Pretrain; pictures take longer than the steps and are drawn on request."""
+    """Pretrain on the CPU, without reports."""
     request = PretrainRequest(out=out, config=config, steps=steps, device="cpu", **more)
-    with ExitStack() as stack:
-        if not pictures:
-            stack.enter_context(patch("page4d.lab.pretraining.pretrain.draw_pictures"))
-        return pretrain(request, SilentTrainingObserver(), stop)
+    return pretrain(request, SilentTrainingObserver(), stop)
 
 
 def checkpoint_of(out: Path) -> PretrainCheckpoint:

@@ -8,8 +8,7 @@ import torch
 
 from page4d.errors import UsageError
 from page4d.lab.pretraining import data as crops
-from page4d.lab.pretraining.data import CropConfig, denormalised, draw_colours, read_crops, recolour
-from page4d.networks.layers.block import normalize_images
+from page4d.lab.pretraining.data import CropConfig, draw_colours, read_crops, recolour
 
 CPU = torch.device("cpu")
 CONFIG = CropConfig(size=24, area=(0.4, 1.0), num_large=2, small_size=8, num_small=3, recoloured=True)
@@ -48,20 +47,15 @@ def test_crops_have_the_configured_areas_and_half_of_them_are_flipped() -> None:
     assert 0.7 < min(shapes) < max(shapes) < 1.45
     plain = replace(CONFIG, num_large=1, num_small=0, recoloured=False)
     (cut,) = read_crops(Pool(), plain, 0, 0, range(200), CPU).large
-    green = denormalised(cut)[:, 1]
+    green = cut[:, 1]
     flipped = (green[:, :, 0].mean(1) > green[:, :, -1].mean(1)).float().mean()
     assert 0.4 < flipped < 0.6
-    red = denormalised(cut)[:, 0]
+    red = cut[:, 0]
     assert (red[:, 0].mean(1) < red[:, -1].mean(1)).all()  # never upside down
 
 
 def test_a_box_that_does_not_fit_is_the_centred_square() -> None:
     assert crops._draw_box((10, 100), (1.0, 1.0), np.random.default_rng(0)) == (0, 45, 10, 10)
-
-
-def test_normalisation_is_inverted() -> None:
-    images = torch.rand(2, 3, 5, 5)
-    torch.testing.assert_close(denormalised(normalize_images(images)), images, rtol=0, atol=1e-6)
 
 
 class TestColours:

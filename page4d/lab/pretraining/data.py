@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from page4d.conventions import IMAGE_DEVIATION, IMAGE_MEAN
 from page4d.errors import InputError, UsageError, counted
 from page4d.io.input_files import DEFAULT_MAX_MEGAPIXELS
 from page4d.io.json_records import config_record
@@ -101,15 +100,6 @@ class Footage:
     def num_frames(self) -> int:
         """Total number of frames."""
         return sum(len(track.indices) for track in self.tracks)
-
-    def spread(self, count: int) -> list[Image]:
-        """Decode a few frames of all views, evenly in time."""
-        chosen = [number % len(self.tracks) for number in range(count)]
-        images: list[Image] = []
-        for number, track in enumerate(chosen):
-            indices = self.tracks[track].indices
-            images += _decode(self.tracks[track], [int(indices[(2 * number + 1) * len(indices) // (2 * count)])])
-        return images
 
 
 def open_footage(
@@ -318,12 +308,6 @@ _PROBABILITIES = ((1.0, 0.0), (0.1, 0.2), (0.5, 0.0))
 
 Source: Grill et al. (2020), BYOL, appendix B; Caron et al. (2021), DINO, section 3.2 and its public code.
 """
-
-
-def denormalised(images: Float[Tensor, "F 3 H W"]) -> Float[Tensor, "F 3 H W"]:
-    """Return normalised images in [0, 1] again."""
-    mean, deviation = (images.new_tensor(values)[:, None, None] for values in (IMAGE_MEAN, IMAGE_DEVIATION))
-    return (images * deviation + mean).clamp(0, 1)
 
 
 def _crop(frame: Image, area: tuple[float, float], side: int, random: np.random.Generator) -> Image:

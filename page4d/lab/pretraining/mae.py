@@ -12,7 +12,7 @@ from page4d.errors import UsageError
 from page4d.io.json_records import config_record
 from page4d.networks.encoders.vit import ViT, ViTConfig
 from page4d.networks.layers.attention import Attention, resample_positions
-from page4d.networks.layers.block import INIT_STD, MixerBlock, cut_patches, initialise_linears, join_patches
+from page4d.networks.layers.block import INIT_STD, MixerBlock, cut_patches, initialise_linears
 from page4d.networks.layers.execution import Depth, Ratio, Width
 
 _VARIANCE_EPS = 1e-6
@@ -155,28 +155,6 @@ class MaskedAutoencoder(nn.Module):
             return patches
         mean, deviation = _statistics(patches)
         return (patches - mean) / deviation
-
-    def reconstruct(self, images: Float[Tensor, "F 3 H W"], output: MAEOutput) -> Float[Tensor, "F 3 H W"]:
-        """Return the images with their masked patches reconstructed.
-
-        Normalised patches are rescaled by their true mean and standard deviation.
-        """
-        patches = self.to_patches(images)
-        pixels = output.pixels.to(patches.dtype)
-        if self.config.normalise_patches:
-            mean, deviation = _statistics(_gather(patches, output.masking.masked))
-            pixels = pixels * deviation + mean
-        return self._to_images(images, patches.scatter(1, _expand(output.masking.masked, patches.shape[-1]), pixels))
-
-    def mask_images(self, images: Float[Tensor, "F 3 H W"], masking: Masking, value: float = 0.0) -> Tensor:
-        """Return the images with their masked patches filled with one value."""
-        patches = self.to_patches(images)
-        filled = patches.scatter(1, _expand(masking.masked, patches.shape[-1]), value)
-        return self._to_images(images, filled)
-
-    def _to_images(self, images: Tensor, patches: Tensor) -> Float[Tensor, "F 3 H W"]:
-        maps = torch.unflatten(patches, 1, self.encoder.grid_of(images))
-        return join_patches(maps, self.config.encoder.patch).movedim(-1, 1)
 
 
 def _expand(indices: Int[Tensor, "F K"], width: int) -> Int[Tensor, "F K C"]:

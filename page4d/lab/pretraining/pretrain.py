@@ -17,7 +17,7 @@ from page4d.lab.pretraining.config import PretrainConfig
 from page4d.lab.pretraining.data import Crops, Footage, open_footage, open_pool, read_crops
 from page4d.lab.pretraining.mae import MAEConfig
 from page4d.lab.pretraining.profiles import profile_dino, profile_mae
-from page4d.lab.pretraining.tasks import PretrainStep, PretrainTask, build_task, draw_pictures
+from page4d.lab.pretraining.tasks import PretrainStep, PretrainTask, build_task
 from page4d.lab.training.checkpoint import Checkpoint, RunState, restored_state
 from page4d.lab.training.engine import (
     Loop,
@@ -170,7 +170,6 @@ def pretrain(request: PretrainRequest, observer: TrainObserver, stop: Callable[[
         if session.group.is_main:
             metrics = read_metrics(folder.metrics)
             release_encoder(state, folder.encoder, metrics)
-            draw_pictures(state.task, footage, state.config, folder.path)
             _warn_of_collapse(metrics, observer)
         session.group.wait()
     losses = [line["losses"]["total"] for line in metrics if line["kind"] == "step"]
