@@ -77,6 +77,10 @@ def readable(name: str) -> str:
     return name.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
+_SCALARS = (str, float, int, type(None))
+_encode = json.JSONEncoder(allow_nan=False).encode  # `json.dumps` makes an encoder for each value
+
+
 def format_json(value: Any, indent: int = 0) -> str:
     """Format with one line per number, vector or matrix; floats are the shortest text that reads back exactly.
 
@@ -85,11 +89,11 @@ def format_json(value: Any, indent: int = 0) -> str:
     Raises:
         ValueError: if a number is NaN or infinite.
     """
-    if not isinstance(value, dict | list | Iterator) or (not isinstance(value, Iterator) and _fits_one_line(value)):
-        return json.dumps(value, allow_nan=False)
+    if _fits_one_line(value):
+        return _encode(value)
     inner = " " * (indent + 1)
     if isinstance(value, dict):
-        lines = [f"{inner}{json.dumps(str(key))}: {format_json(item, indent + 1)}" for key, item in value.items()]
+        lines = [f"{inner}{_encode(str(key))}: {format_json(item, indent + 1)}" for key, item in value.items()]
         opening, closing = "{", "}"
     else:
         lines = [inner + format_json(item, indent + 1) for item in value]
@@ -97,12 +101,14 @@ def format_json(value: Any, indent: int = 0) -> str:
     return opening + "\n" + ",\n".join(lines) + "\n" + " " * indent + closing
 
 
-def _fits_one_line(value: dict[str, Any] | list[Any]) -> bool:
-    """Return whether a container is empty, a vector of scalars or a matrix of numbers."""
-    if isinstance(value, dict) or not value:
+def _fits_one_line(value: Any) -> bool:
+    """Return whether a value is no container, an empty one, a vector of scalars or a matrix of numbers."""
+    if isinstance(value, dict):
         return not value
+    if not isinstance(value, list):
+        return not isinstance(value, Iterator)
     rows = [row if isinstance(row, list) else [row] for row in value]
-    return all(isinstance(entry, float | int | str | bool | None) for row in rows for entry in row)
+    return all(isinstance(entry, _SCALARS) for row in rows for entry in row)
 
 
 def read_model(path: Path, model: type[Model]) -> Model:
