@@ -103,6 +103,7 @@ def test_the_demo_reconstructs_a_sample(sample, tmp_path, monkeypatch, capsys):
     network = {"network__untrained": True, "network__preset": "mv-tiny", "scene__frames": (0, 2)}
     small = partial(reconstruct, **network, **{f"settings__{name}": value for name, value in smallest.items()})
     monkeypatch.setattr(demo, "reconstruct", small)
+    monkeypatch.setattr("page4d.evaluation.evaluate.report_points", lambda *_: None)
     out = tmp_path / "out"
     assert run(["demo", sample.value, "--out", str(out)]) == 0
     printed = capsys.readouterr()
