@@ -44,8 +44,8 @@ class Result:
 def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
     out, truth = tmp_path_factory.mktemp("sample") / "out", SAMPLE / "truth"
     arguments = ["--calibration", truth / "cameras.json", "--depth", truth / "depth", "--masks", truth / "dynamic"]
-    arguments += ["--frames", f"{FIRST_FRAME}:{FIRST_FRAME + NUM_FRAMES}", "--chunk", 2, "--overlap", 1]
-    arguments += ["--views", 2, "--quiet", "--no-check", "--edge-angle", 90, *([] if open3d_or_none() is None else ["--mesh"])]
+    arguments += ["--frames", f"{FIRST_FRAME}:{FIRST_FRAME + NUM_FRAMES}", "--chunk", 2, "--overlap", 1, "--views", 2]
+    arguments += ["--quiet", "--no-check", "--edge-angle", 90, *([] if open3d_or_none() is None else ["--mesh"])]
     assert run([str(part) for part in ["reconstruct", SAMPLE, "--out", out, *arguments]]) == 0
     cameras = dict(list(json.loads((truth / "cameras.json").read_text())["cameras"].items())[:2])
     shift = np.array([[0, 0, 0.5], [0, 0, 0.5], [0, 0, 0]])
