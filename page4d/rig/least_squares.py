@@ -148,7 +148,7 @@ def _summed(places: Int[_Indices, "*rows"], values: Float[Array, "..."], count: 
     """Return the sums of values [*rows, ...] at each place; `numpy.add.at` takes several times as long."""
     parts = values.reshape(places.size, -1).T
     sums = np.stack([np.bincount(places.ravel(), part, count) for part in parts], axis=-1)
-    return sums.reshape(count, *values.shape[places.ndim :])
+    return np.asarray(sums.reshape(count, *values.shape[places.ndim :]), float)
 
 
 def in_camera(poses: Float[Array, "N 4 4"], points: Float[Array, "N 3"]) -> Float[Array, "N 3"]:
