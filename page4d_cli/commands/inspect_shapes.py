@@ -61,7 +61,8 @@ def inspect_shapes(
 
     Only shapes are propagated: no weights are needed, nothing is computed.
     """
-    from page4d.networks.profile.network import profile_with_limits
+    from page4d.networks.limits import MAX_CPU_BYTES, limits_within
+    from page4d.networks.profile.network import profile_network
 
     image_size = None if size is None else options.parse_size(size, square=True, max_side=_MAX_SIDE)
     if model is not None and model in _encoders():
@@ -76,8 +77,10 @@ def inspect_shapes(
     else:
         name, network = _choose(model, weights, parse_pin(weights, sha256))
         side = network.default_long_side or network.encoder.image_size
+        height, width = image_size or (side, side)
+        limits = limits_within(network, [(height, width)], MAX_CPU_BYTES)
         sizes = {"times": times or 8, "views": views or 4, "batch": batch}
-        profile = profile_with_limits(network, size=image_size or (side, side), **sizes)
+        profile = profile_network(network, size=(height, width), **sizes, limits=limits)
     if as_json:
         console.print_json(_document(name, profile))
     else:
@@ -119,7 +122,6 @@ def _document(name: str, profile: "Profile") -> dict[str, Any]:
         "weight_bytes": profile.weight_bytes,
         "peak_bytes": profile.peak_bytes,
         "peak_in": profile.peak_part,
-        "limited_peak_bytes": profile.limited_peak_bytes,
         "stages": [
             {
                 "part": stage.part,
@@ -141,18 +143,11 @@ def _numbers(parameters: int, flops: float, num_bytes: int) -> tuple[str, ...]:
     return f"{parameters:,}" if parameters else "", work, human_size(num_bytes)
 
 
-def _memory(profile: "Profile") -> list[tuple[str, str]]:
-    """Return the peak memory of a forward pass with and without limits, as text."""
+def _memory(profile: "Profile") -> str:
+    """Return the peak memory of a forward pass, of networks with the default limits of a CPU, as text."""
     place = f", reached in the {profile.peak_part.replace('_', ' ')}" if profile.peak_part else ""
-
-    def of(computed: int) -> str:
-        peak, weights, rest = map(human_size, (profile.weight_bytes + computed, profile.weight_bytes, computed))
-        return f"{peak} in fp32: {weights} of weights, {rest} of inputs and activations"
-
-    if profile.limited_bytes is None or profile.limited_bytes == profile.computed_bytes:
-        return [("peak memory", of(profile.computed_bytes) + place)]
-    limited = of(profile.limited_bytes) + ", with the default limits of a CPU"
-    return [("peak memory", limited), ("without limits", of(profile.computed_bytes) + place)]
+    peak, weights, rest = map(human_size, (profile.peak_bytes, profile.weight_bytes, profile.computed_bytes))
+    return f"{peak} in fp32: {weights} of weights, {rest} of inputs and activations{place}"
 
 
 def _print(name: str, profile: "Profile") -> None:
@@ -170,4 +165,4 @@ def _print(name: str, profile: "Profile") -> None:
     rows += ["TOTAL", ("all stages", "", *total)]
     title = f"{name}: {', '.join(f'{symbol}={number}' for symbol, number in profile.symbols.items())}"
     print_table([Column("stage", wraps=True), Column("symbols, shape"), *numbers], rows, title)
-    print_fields(_memory(profile))
+    print_fields([("peak memory", _memory(profile))])

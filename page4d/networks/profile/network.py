@@ -1,7 +1,6 @@
 """Profile of a network at any size and stage by stage, from a run on the meta device."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import lru_cache
 
 import torch
@@ -15,7 +14,6 @@ from page4d.networks.config_parts import MaskRule
 from page4d.networks.encoders.stem import StemConfig
 from page4d.networks.layers.block import FeedForwardKind, patch_grid, swiglu_width
 from page4d.networks.layers.execution import NO_LIMITS, ForwardLimits
-from page4d.networks.limits import MAX_CPU_BYTES, limits_within
 from page4d.networks.network import ViewTimeNetwork, build_network
 from page4d.networks.profile.meta import meta_run, on_meta_device
 from page4d.networks.profile.table import Profile, ProfileBuilder, ProfileStage, num_parameters
@@ -116,21 +114,6 @@ def _network_on_meta(config: NetworkConfig, *, all_maps: bool = True) -> ViewTim
         network = build_network(config).eval().requires_grad_(False)
     network.predicts_ray_map = network.predicts_points = all_maps
     return network
-
-
-def profile_with_limits(
-    config: NetworkConfig, *, times: int, views: int, size: tuple[int, int], batch: int = 1
-) -> Profile:
-    """Run a network on the meta device without limits, and with the default ones of a CPU for their peak memory.
-
-    Raises:
-        ShapeError: as `profile_network`.
-        UsageError: as `profile_network`.
-    """
-    profile = profile_network(config, times=times, views=views, size=size, batch=batch)
-    limits = limits_within(config, [size], MAX_CPU_BYTES)
-    limited = profile_network(config, times=times, views=views, size=size, batch=batch, limits=limits)
-    return replace(profile, limited_bytes=limited.computed_bytes)
 
 
 def network_stages(builder: _NetworkProfile) -> tuple[ProfileStage, ...]:

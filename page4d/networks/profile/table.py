@@ -42,8 +42,6 @@ class Profile:
     """Peak memory of the inputs and everything computed from them."""
     peak_part: str
     """The part of the network that runs at the peak."""
-    limited_bytes: int | None = None
-    """`computed_bytes` under the default limits of a CPU, None for networks without limits."""
 
     @property
     def flops(self) -> int:
@@ -64,11 +62,6 @@ class Profile:
     def peak_bytes(self) -> int:
         """Peak memory of all tensors, without temporary buffers of kernels and overhead of the allocator."""
         return self.weight_bytes + self.computed_bytes
-
-    @property
-    def limited_peak_bytes(self) -> int:
-        """`peak_bytes` under the default limits of a CPU."""
-        return self.weight_bytes + (self.computed_bytes if self.limited_bytes is None else self.limited_bytes)
 
 
 @dataclass(frozen=True, kw_only=True)
