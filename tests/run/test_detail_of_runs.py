@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from threading import Barrier
 from typing import Any
@@ -79,8 +80,11 @@ class NoisyTruth(NetworkPredictor):
         )
 
 
+network = cache(lambda: build_network(TINY).eval())
+
+
 def predictor(settings: ReconstructSettings = SETTINGS) -> NoisyTruth:
-    return NoisyTruth(network=build_network(TINY).eval(), device=CPU, settings=settings)
+    return NoisyTruth(network=network(), device=CPU, settings=settings)
 
 
 def run(out: Path, existing: ExistingOutput = ExistingOutput.REFUSE, **changes: Any) -> Output:
