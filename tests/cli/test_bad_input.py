@@ -428,12 +428,6 @@ def assert_two_lines(err: str) -> None:
     assert len(hint) > len("hint:  ")
 
 
-def test_every_row_has_a_case():
-    rows = {int(case.name[:2]) for case in CASES}
-    tested_elsewhere = {2, 21, 43, 44, 55, 57, 58, 60}
-    assert rows | tested_elsewhere >= {*range(1, 49), *range(55, 61)}
-
-
 def test_row_02_a_file_instead_of_a_folder_is_refused(tmp_path, cli):
     video = write_video(tmp_path / "cam01.mp4")
     ended = cli("inspect-scene", video)

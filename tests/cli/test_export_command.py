@@ -474,13 +474,6 @@ class TestReports:
             "'OpenEXR",
         ]
 
-    def test_the_list_has_every_format(self, cli) -> None:
-        rows = json.loads(cli("export", "--list", "--json").out)
-        assert [row["name"] for row in rows] == list(FORMATS)
-        assert {row["name"] for row in rows if row["extra"]} == set(REQUIRED)
-        lines = cli("export", "--list").out.splitlines()
-        assert [line.split()[0] for line in lines[2 : 2 + len(FORMATS)]] == list(FORMATS)
-
     def test_the_page_on_exports_has_the_same_table(self, cli) -> None:
         page = (Path(__file__).parents[2] / "docs" / "exports.md").read_text(encoding="utf-8")
         found = [tuple(line.strip("| ").split(" | ")) for line in page.splitlines() if line.startswith("| [`")]

@@ -123,15 +123,6 @@ def test_a_public_network_has_its_published_parameters(cli) -> None:
     assert found == 1_190_595_096 + 272_897 + 2
 
 
-def test_the_table_shows_the_profile(cli) -> None:
-    ended = cli("inspect-shapes", *TINY)
-    assert (ended.code, ended.err) == (0, "")
-    assert "mv-tiny: B=1, T=2, V=3, H=28, W=42" in ended.out
-    assert "time-attention (fixed v), 4 layers" in ended.out
-    assert "304,719" in ended.out
-    assert "2.22 MB in fp32: 1.22 MB of weights, 1 MB of inputs" in " ".join(ended.out.split())
-
-
 def test_a_weights_file_is_profiled_with_its_network(cli, tmp_path) -> None:
     torch.manual_seed(0)
     path = tmp_path / "x.safetensors"

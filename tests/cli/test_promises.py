@@ -209,14 +209,6 @@ class TestResume:
         assert (refused.code, "differs: inputs" in refused.err) == (2, True)
         assert "copies of inputs must keep their times, as with `cp -a`" in refused.err
 
-    def test_a_damaged_record_is_refused(self, out, chunked):
-        (out / "state" / "run.json").write_text("{")
-        for option in ("--resume", "--overwrite"):
-            refused = chunked(out, option)
-            assert refused.code == 2
-            assert f"error: '{out}/state/run.json'" in refused.err
-            assert "use another folder" in refused.err
-
 
 class TestOverwrite:
     def test_overwriting_deletes_only_files_of_the_previous_run(self, out, chunked):
@@ -401,36 +393,6 @@ class TestDisk:
 
 
 class TestMemory:
-    @staticmethod
-    def limit(monkeypatch: pytest.MonkeyPatch, max_length: int, error: Exception) -> list[int]:
-        """Let prediction fail on chunks of more than `max_length` instants; return the list of requested lengths."""
-        predict, lengths = NetworkPredictor.predict, []
-
-        def limited(self, batch, memory=None):
-            lengths.append(len(batch.times))
-            if len(batch.times) > max_length:
-                raise error
-            return predict(self, batch, memory)
-
-        monkeypatch.setattr(NetworkPredictor, "predict", limited)
-        return lengths
-
-    def test_chunks_are_halved_until_they_fit(self, tmp_path, reconstruct, monkeypatch):
-        error = RuntimeError("[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory")
-        lengths = self.limit(monkeypatch, 2, error)
-        scene = write_scene(tmp_path / "scene", frames=8)
-        ended = reconstruct(scene, tmp_path / "out", "--chunk", "8", "--overlap", "1")
-        assert ended.code == 0, ended.err
-        assert lengths[0] == 8
-        assert lengths[1] <= 4
-        record = json.loads((tmp_path / "out" / "run.json").read_text())
-        for before, after in ((8, 4), (3, 2)):
-            text = f"out of memory with {before} instants per chunk: continuing with {after}"
-            assert f"warning: {text}" in ended.err
-            assert text in record["warnings"]
-        assert len(record["times"]) == 8
-        assert len(list((tmp_path / "out" / "points").iterdir())) == 8
-
     def test_frames_decoded_when_memory_ran_out_are_used(self, tmp_path, chunked, monkeypatch):
         """Decoders of some views are ahead when a batch does not fit; their videos must not count as damaged."""
         read, calls = batches._OpenView.read, []
