@@ -20,13 +20,14 @@ from page4d.output.layout import OUTPUT_FOLDERS, OUTPUT_NAMES, OutputLayout
 from page4d.output.record import RunRecord
 from page4d.rig.opening import opened_scene
 from page4d.run.chunk_source import OpenChunks, local_chunks
+from page4d.run.fingerprint import earlier_registration
 from page4d.run.journal import Journal
 from page4d.run.plan import RunPlan, plan_run
 from page4d.run.predictor import Predictor, predictor_for
 from page4d.run.registration import register_for_run
 from page4d.run.run import Run
 from page4d.run.scene_evidence import SceneEvidence, evidence_of, in_chosen_world
-from page4d.run.state import StateFolder, earlier_registration, is_occupied
+from page4d.run.state import StateFolder, is_occupied
 from page4d.run.state_records import RunState
 from page4d.scene.identity import files_of
 from page4d.scene.records import Scene

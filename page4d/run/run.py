@@ -44,6 +44,7 @@ from page4d.run.chunk_source import (
     out_of_memory,
 )
 from page4d.run.chunks import Chunk
+from page4d.run.fingerprint import check_fingerprint, fingerprint_of
 from page4d.run.journal import Journal
 from page4d.run.memory import is_out_of_memory, peak_bytes
 from page4d.run.plan import RunPlan
@@ -55,7 +56,7 @@ from page4d.run.stages.motion import MotionEstimator, cameras_around
 from page4d.run.stages.static_rig import StaticRigAligner, registered_rig
 from page4d.run.stages.stitch import StitchedChunk, stitch
 from page4d.run.stages.write import FileOptions, Writer
-from page4d.run.state import StateFolder, check_disk, check_fingerprint, fingerprint_of, is_occupied
+from page4d.run.state import StateFolder, check_disk, is_occupied
 from page4d.run.state_records import FileRecord, FinishedChunk, RunState, transform_of
 from page4d.run.summary import (
     begun_record,

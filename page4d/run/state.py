@@ -1,36 +1,22 @@
-"""The state folder of an output: records for resuming a run, its fingerprint, and the list of its files.
+"""The state folder of an output: records for resuming a run, and the list of its files."""
 
-The fingerprint covers everything that a result's bytes depend on, so that only an equal run is resumed.
-"""
-
-import hashlib
-import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import BeforeValidator, Field, JsonValue
+from pydantic import BeforeValidator, Field
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-import page4d
 from page4d.errors import InputError, OutputError, UsageError, human_size
 from page4d.io.atomic import WrittenFile, delete_files, file_sha256, write_bytes_atomic
-from page4d.io.input_files import reading_again
-from page4d.io.json_records import FileModel, Model, read_model, read_sealed, readable, write_sealed
-from page4d.options import ReconstructSettings, describe_settings, option_name
+from page4d.io.json_records import FileModel, Model, read_model, read_sealed, write_sealed
 from page4d.output.layout import OUTPUT_FILES, OUTPUT_NAMES, OutputLayout, is_own_file
 from page4d.output.record import RunRecord, read_run
-from page4d.rig.records import RigRegistration
-from page4d.run.plan import RunPlan
-from page4d.run.predictor import PRECISION_NAMES
 from page4d.run.state_records import FileRecord, FinishedChunk, OwnFile, RunState
-from page4d.scene.identity import files_of
-from page4d.scene.image_file import image_name
-from page4d.scene.records import Scene
 
 _Listed = Annotated[OwnFile, BeforeValidator(lambda file: file.get("name") if isinstance(file, dict) else file)]
 
@@ -253,145 +239,3 @@ def _read(path: Path, model: type[Model]) -> Model:
         return read_model(path, model)
     except InputError as error:
         raise UsageError(error.marked_message, "use another folder, or delete this one") from error
-
-
-_EDGE_BYTES = 1 << 20
-_WITHOUT_EFFECT = ("preview", "strict_seams", "check_calibration", "memory_bytes", "max_frames", "max_megapixels")
-_TEXTS = {"companions": "masks or depth"}
-"""Names in messages of what is recorded under a key that is no option."""
-
-_RENAMED = {"masks or depth": "companions"}
-"""Keys of runs that older versions have recorded."""
-
-_PATHS = ("sync", "calibration", "masks", "depth", "intrinsics", "tracks2d")
-
-
-def check_fingerprint(folder: Path, earlier: RunState, plan: RunPlan) -> None:
-    """Refuse a recorded run whose inputs or settings were not those of the plan.
-
-    Raises:
-        UsageError: naming the differences.
-    """
-    differs = _differences(_recorded(earlier), fingerprint_of(plan))
-    if not differs and earlier.plan[-1].stop != plan.scene.num_times:
-        differs = ["instants of the state"]
-    _refuse(folder, differs)
-
-
-def earlier_registration(
-    folder: Path, earlier: RunState | None, scene: Scene, settings: ReconstructSettings
-) -> RigRegistration | None:
-    """Return the registration of the run to continue; None if there is none.
-
-    Raises:
-        UsageError: naming the differences, if the run had other inputs or settings.
-    """
-    if earlier is None or earlier.registration is None:
-        return None
-    recorded, now = _recorded(earlier), input_fingerprint(scene, settings)
-    _refuse(folder, _differences({key: recorded.get(key) for key in now}, now))
-    return earlier.registration
-
-
-def _recorded(state: RunState) -> dict[str, JsonValue]:
-    return {_RENAMED.get(key, key): value for key, value in state.fingerprint.items()}
-
-
-def _refuse(folder: Path, differs: list[str]) -> None:
-    if differs:
-        of_files = {"inputs", _TEXTS["companions"]} & {*differs}
-        copied = "; copies of inputs must keep their times, as with `cp -a`" if of_files else ""
-        raise UsageError(
-            f"'{folder}' holds results of another run (differs: {', '.join(differs)})",
-            f"use ⟨existing=overwrite⟩ to replace them, or another folder{copied}",
-        )
-
-
-def _differences(earlier: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """Return the names of differing inputs and settings: those of their options where these exist."""
-    names = []
-    for key in dict.fromkeys([*now, *earlier]):
-        before, after = earlier.get(key), now.get(key)
-        if before == after:
-            continue
-        if key == "points" and isinstance(before, dict) and isinstance(after, dict):
-            names += _differences(before, after)
-        else:
-            names.append(_TEXTS.get(key) or option_name(key))
-    return list(dict.fromkeys(names))
-
-
-def fingerprint_of(plan: RunPlan) -> dict[str, JsonValue]:
-    """Return everything that the result's bytes depend on.
-
-    Files are identified by content, not by path: a run may be resumed from another folder. Settings are included by
-    their names, so that a difference can be reported by the option.
-    """
-    scene, predictor, registration = plan.scene, plan.predictor, plan.evidence.registration
-    placed = [] if registration is None else registration.model_dump(mode="json")["cameras"]
-    return {
-        **input_fingerprint(scene, plan.settings),
-        "network": predictor.record.name,
-        "preset": predictor.record.preset,
-        "weights": predictor.record.sha256,
-        "precision": PRECISION_NAMES[predictor.precision],
-        "device": predictor.device.type,
-        "descriptors": plan.descriptors,
-        "cameras": _cameras_fingerprint(scene),
-        "pose-model": None if registration is None else registration.record.pose_model,
-        "registered": _digest([placed]) if any(placed) else None,
-    }
-
-
-def input_fingerprint(scene: Scene, settings: ReconstructSettings) -> dict[str, JsonValue]:
-    """Return the part of the fingerprint that is known before a scene without calibration is registered."""
-    described = describe_settings(scene.options, settings)
-    lenses, tracks = settings.intrinsics, settings.tracks2d
-    return {
-        **{name: value for name, value in described.items() if name not in (*_WITHOUT_EFFECT, *_PATHS)},
-        "version": page4d.__version__,
-        "intrinsics": None if lenses is None else _source_fingerprint("", [lenses] if lenses.is_file() else []),
-        "tracks2d": None if tracks is None else _source_fingerprint("", sorted(tracks.glob("*.npz"))),
-        "mask_meaning": scene.mask_meaning.value,
-        "depth_levels": scene.depth_levels,
-        "inputs": {
-            readable(view.name): _source_fingerprint(view.source.label, files_of(view.source)) for view in scene.views
-        },
-        "companions": {
-            f"{readable(view.name)} {kind}": _source_fingerprint(paired.frames.label, files_of(paired.frames))
-            for view in scene.views
-            for kind, paired in (("mask", view.mask), ("depth", view.depth))
-            if paired is not None
-        },
-        "instants": _digest([scene.times.tolist(), [view.indices for view in scene.views]]),
-    }
-
-
-def _digest(value: object) -> str:
-    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
-
-
-def _source_fingerprint(label: str, files: list[Path]) -> str:
-    digest = hashlib.sha256(os.fsencode(label))
-    for path in files:
-        with reading_again(path.name if len(files) == 1 else image_name(path)):
-            size = path.stat().st_size
-            digest.update(os.fsencode(f"{path.name} {size} {path.stat().st_mtime_ns}"))
-            if len(files) == 1:
-                with path.open("rb") as file:
-                    digest.update(file.read(_EDGE_BYTES))
-                    file.seek(max(size - _EDGE_BYTES, 0))
-                    digest.update(file.read(_EDGE_BYTES))
-    return digest.hexdigest()
-
-
-def _cameras_fingerprint(scene: Scene) -> str | None:
-    if scene.calibration is None:
-        return None
-    parts = [
-        f"{camera.world_to_camera.tolist()}{camera.intrinsics.tolist()}{camera.distortion}"
-        for camera in (view.camera for view in scene.views)
-        if camera is not None
-    ]
-    offset = "" if scene.world_offset is None else str(scene.world_offset)
-    return hashlib.sha256("".join([*parts, offset, scene.up or ""]).encode()).hexdigest()
