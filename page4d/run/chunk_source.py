@@ -18,7 +18,7 @@ from page4d.run.journal import Journal
 from page4d.run.memory import fitting_checkpoint, unless_out_of_memory
 from page4d.run.plan import RunPlan
 from page4d.run.predictor import PredictedChunk, prepared
-from page4d.run.summary import compare_rigs
+from page4d.run.rig_residuals import compare_rigs
 from page4d.scene.batches import open_placed_batches
 from page4d.stereo.background import Background
 

@@ -13,7 +13,7 @@ from page4d.geometry.transforms import rigid
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.records import Predictions
 from page4d.run.reconstruct import reconstruct
-from page4d.run.summary import compare_rigs
+from page4d.run.rig_residuals import compare_rigs
 from page4d.scene.records import Scene
 from tests.run.test_reconstruct import SETTINGS, in_random_world
 from tests.run.test_static_rig import shaken
