@@ -305,14 +305,6 @@ class TestOutputPaths:
 
 
 class TestOneWriter:
-    def test_a_second_writer_is_refused_with_the_pid_of_the_first(self, out, chunked):
-        with claim_output(out):
-            for option in ("--resume", "--overwrite"):
-                refused = chunked(out, option)
-                assert refused.code == 5
-                assert f"error: '{out}' is in use by another page4d (pid {os.getpid()})" in refused.err
-        assert chunked(out, "--resume").code == 0
-
     def test_a_folder_is_claimed_during_the_whole_run(self, tmp_path, chunked, monkeypatch):
         out, refused = tmp_path / "out", []
 

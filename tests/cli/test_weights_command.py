@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from rich.cells import cell_len
 
 from page4d.networks.network import build_network
 from page4d.networks.presets import PRESETS
@@ -13,7 +12,6 @@ from page4d.output.reader import open_output
 from page4d.weights.catalogue import CATALOGUE
 from page4d.weights.names import BUNDLED_FILE
 from page4d.weights.store import save_network
-from page4d_cli import console, tables
 from tests.cli.clips import write_scene
 from tests.weights.hub_server import COMMIT, HubServer, Repository
 
@@ -43,15 +41,6 @@ class TestList:
         assert row.split()[:8] == ["da3-base", "da3", "135", "M", "541", "MB", "Apache-2.0", "yes"]
         assert "gated" in next(line for line in lines if line.startswith("vggt-omega "))
         assert hub.requests == []
-
-    @pytest.mark.usefixtures("hub")
-    @pytest.mark.parametrize("width", [80, 120])
-    def test_it_is_a_table_on_a_terminal(self, width, cli, monkeypatch) -> None:
-        for module in (console, tables):
-            monkeypatch.setattr(module, "columns_of", lambda _: width)
-        lines = cli("weights", "list").out.splitlines()
-        assert lines[0].split() == "name file size licence commercial status good for".split()
-        assert max(map(cell_len, lines)) <= width
 
     @pytest.mark.usefixtures("served")
     def test_json_holds_the_catalogue_and_what_is_here(self, cli) -> None:

@@ -9,7 +9,7 @@ from torch import nn
 
 import page4d
 from page4d.choices import SparseStrategy, Target, TimeEncoding
-from page4d.errors import CapabilityError, UsageError, WeightsError
+from page4d.errors import CapabilityError, UsageError
 from page4d.networks import PRESETS, build_network
 from page4d.networks.config_parts import MaskFusion, SparseConfig
 from page4d.networks.layers.block import Block
@@ -182,8 +182,3 @@ def test_an_unknown_precision_is_refused(opened: Path) -> None:
     with pytest.raises(UsageError, match="no precision is called 'int8'") as caught:
         page4d.load(opened, "cpu", "int8")
     assert caught.value.hint == "choose from auto, fp32, bf16, fp16"
-
-
-def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(WeightsError, match="do not exist"):
-        page4d.load(str(tmp_path / "x.safetensors"))
