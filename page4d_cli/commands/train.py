@@ -23,7 +23,7 @@ def train(
     out: training.Out,
     preset: Annotated[
         str | None,
-        Option("Training preset: demo, demo-gpu, motion or tiny. Default: demo.", training.TRAINING, "NAME"),
+        Option("Training preset: demo, motion or tiny. Default: demo.", training.TRAINING, "NAME"),
     ] = None,
     config: Annotated[
         Path | None, Option("Configuration as JSON, instead of a preset.", training.TRAINING, "FILE")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field, NonNegativeInt
 
-from page4d.choices import Precision, SceneFamily
+from page4d.choices import SceneFamily
 from page4d.errors import UsageError, unknown_name
 from page4d.io.json_records import config_record
 from page4d.lab.synthetic.rigs import ImageSide, NumTimes, NumViews
@@ -241,19 +241,6 @@ _DEMO = TrainConfig(
     workers=1,
 )
 
-_DEMO_GPU = replace(
-    _DEMO,
-    stages=(
-        _matching(start=0.0, sizes=_ALL, images_per_batch=256),
-        CurriculumStage(start=0.1, sizes=_SMALL, shots=_FIRST_SHAPES, families=_NEAR, images_per_batch=256),
-        CurriculumStage(start=0.15, sizes=_SMALL, shots=_SHAPES, images_per_batch=256),
-        CurriculumStage(start=0.6, sizes=_LARGE, shots=_LONG_SHAPES, images_per_batch=256),
-    ),
-    evaluation=EvaluationConfig(scenes=32),
-    workers=0,
-    precision=Precision.BF16,
-)
-
 _MOTION = replace(
     _DEMO,
     stages=(
@@ -280,5 +267,5 @@ _TINY = TrainConfig(
     log_every_steps=1,
 )
 
-TRAINING_PRESETS: dict[str, TrainConfig] = {"demo": _DEMO, "demo-gpu": _DEMO_GPU, "motion": _MOTION, "tiny": _TINY}
-"""The bundled network on a CPU and on a GPU, its motion head, and a network for tests."""
+TRAINING_PRESETS: dict[str, TrainConfig] = {"demo": _DEMO, "motion": _MOTION, "tiny": _TINY}
+"""The bundled network, its motion head, and a network for tests."""
