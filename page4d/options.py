@@ -155,6 +155,13 @@ def _parse_frames(text: str) -> tuple[int | None, ...]:
     return tuple(numbers)
 
 
+def _span(given: object) -> object:
+    """Return a range as (start, stop): its items would be taken for these if there are two."""
+    if isinstance(given, range) and given.step != 1:
+        raise ValueError(in_options("give (start, stop); ⟨stride⟩ takes every Nth instant"))
+    return (given.start, given.stop) if isinstance(given, range) else given
+
+
 def _parse_chunk(text: str) -> int | None:
     """Parse a number of instants; `auto` is None."""
     if text == "auto":
@@ -256,7 +263,7 @@ class SceneOptions:
     fps: FrameRate | None = option(None, "Instants per second. Default: the lowest frame rate.", SCENE, "FPS")
     image_fps: FrameRate | None = option(None, "Frame rate of image folders. Default: 30.", SCENE, "FPS", expert=True)
     stride: PositiveInt = option(1, "Use every Nth instant.", SCENE)
-    frames: Annotated[tuple[int | None, int | None], text_form(_parse_frames)] = option(
+    frames: Annotated[tuple[int | None, int | None], text_form(_parse_frames), BeforeValidator(_span)] = option(
         (None, None), "Instants A to B - 1 of the timeline.", SCENE, "A:B"
     )
     max_frames: PositiveInt | None = option(
@@ -623,6 +630,13 @@ class ReconstructSettings(_RigSettings):
         """Settings of the registration of the rig."""
         names = {field.name for field in fields(RegisterSettings)} & vars(self).keys()
         return RegisterSettings(**{name: getattr(self, name) for name in names})
+
+
+def given_settings(settings: object) -> ReconstructSettings:
+    """Return the settings of a run that a caller gave, the defaults for None; refuse other types."""
+    if not isinstance(settings, ReconstructSettings | None):
+        raise UsageError(f"settings is of the type {type(settings).__name__}", "give ReconstructSettings", "settings")
+    return settings or ReconstructSettings()
 
 
 def split_options(options: Mapping[str, Any], function: str, *kinds: type[Any]) -> list[dict[str, Any]]:

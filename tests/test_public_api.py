@@ -101,7 +101,7 @@ def test_default_images_suit_networks_of_all_patch_sizes() -> None:
 
 
 def test_instants_may_be_given_in_any_order_and_repeated() -> None:
-    scene = page4d.open_scene(SAMPLE, views=2, frames=(0, 6))
+    scene = page4d.open_scene(SAMPLE, views=2, frames=range(6))
     every = scene.images(long_side=56)
     times = [4, 1, 4, 0]
     assert torch.equal(scene.images(times=times, long_side=56), every[:, times])
@@ -109,13 +109,36 @@ def test_instants_may_be_given_in_any_order_and_repeated() -> None:
 
 
 @pytest.mark.parametrize(
-    ("times", "message"), [([0, 6], "no instant 6"), ([-1], "no instant -1"), ([], "no instants")]
+    ("times", "message"),
+    [([0, 6], "no instant 6"), ([-1], "no instant -1"), ([], "no instants"), ([True, False], "no instant True")],
 )
 def test_instants_that_do_not_exist_are_refused(times: list[int], message: str) -> None:
     scene = page4d.open_scene(SAMPLE, views=1, frames=(0, 6))
     with pytest.raises(UsageError, match=message) as refused:
         scene.images(times=times)
     assert refused.value.hint == "the scene has instants 0 to 5"
+    with pytest.raises(UsageError, match="multiple is -14"):
+        scene.images(multiple=-14)
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "found"),
+    [
+        ("open_scene", {"folder": ""}, "scene is empty"),
+        ("open_scene", {"folder": None}, "scene is of the type NoneType"),
+        ("open_scene", {"folder": SAMPLE, "frames": range(0, 4, 2)}, "scene options: frames is range(0, 4, 2)"),
+        ("open_output", {"folder": [SAMPLE]}, "folder is of the type list"),
+        ("evaluate", {"out": 3, "truth": SAMPLE}, "folder is of the type int"),
+        ("ReconstructSettings", {"chunk": True}, "settings: chunk is True"),
+        ("build_predictor", {"settings": {"refine": False}}, "settings is of the type dict"),
+        ("reconstruct", {"scene": SAMPLE, "out": "o", "predictor": "da3-base"}, "predictor is of the type str"),
+        ("reconstruct", {"scene": SAMPLE, "out": 3}, "out is of the type int"),
+    ],
+)
+def test_arguments_of_another_type_are_refused(function: str, arguments: dict[str, object], found: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        getattr(page4d, function)(**arguments)
+    assert refused.value.message == found
 
 
 def test_results_are_shown_in_one_line() -> None:

@@ -26,6 +26,7 @@ from page4d.formats.files import read_arrays, read_document
 from page4d.formats.maps import STILL_LEVEL, read_png
 from page4d.geometry.camera import project
 from page4d.io.documents import DocumentError, parse_json, read_text
+from page4d.io.folders import given_path
 from page4d.io.input_files import VIDEO_SUFFIXES
 from page4d.output.reader import Output, open_output
 
@@ -108,7 +109,7 @@ def open_truth(path: Path | str) -> TruthFolder:
     Raises:
         InputError: if it does not exist or cannot be read.
     """
-    folder = _find(Path(path))
+    folder = _find(given_path(path, "truth"))
     calibration = cameras_json.read(folder / CAMERAS, read_document(folder / CAMERAS))
     views = []
     for camera in calibration.cameras:

@@ -20,7 +20,7 @@ from page4d.formats.ply import offset_text
 from page4d.installation import require_extra
 from page4d.io.atomic import file_sha256, real_path
 from page4d.io.exhaustion import limits_named
-from page4d.io.folders import check_replaceable, staged_folder, write_json
+from page4d.io.folders import check_replaceable, given_path, staged_folder, write_json
 from page4d.io.json_records import FileModel, read_model
 from page4d.keywords import ExportKeywords
 from page4d.options import ExportSettings, in_options, split_options
@@ -141,13 +141,12 @@ def plan_exports(
     output: Output | Path | str, formats: str | Sequence[str], folder: Path | str, *, overwrite: bool, **options: Any
 ) -> list[tuple[ExportJob, Path]]:
     """Check everything that can be checked before anything is written, and return the exports with their folders."""
-    if not str(folder).strip():
-        raise UsageError("the name of the folder is empty", "give a new folder")
+    folder = given_path(folder, "folder")
     chosen = [find_format(name) for name in _names(formats)]
     settings = ExportSettings(**split_options(options, "export", ExportSettings)[0])
     check_options(chosen, settings)
     output = open_output(output)
-    targets = [Path(folder) if len(chosen) == 1 else Path(folder) / format.name for format in chosen]
+    targets = [folder if len(chosen) == 1 else folder / format.name for format in chosen]
     for format, target in zip(chosen, targets, strict=True):
         check_target(output, settings.scene, target, overwrite=overwrite)
         if format.extra:

@@ -28,6 +28,18 @@ from page4d.io.json_records import format_json
 from page4d.signals import deferred_signals
 
 
+def given_path(value: object, name: str) -> Path:
+    """Return the path that a caller of the Python API gave for the argument `name`.
+
+    Raises:
+        UsageError: if it is empty, or no path.
+    """
+    if not isinstance(value, str | Path) or not str(value).strip():
+        found = "empty" if isinstance(value, str) else f"of the type {type(value).__name__}"
+        raise UsageError(f"{name} is {found}", "give a path, as str or pathlib.Path", name)
+    return Path(value)
+
+
 @contextmanager
 def new_file(path: Path) -> Iterator[BinaryIO]:
     """Open a file of a staged folder for writing and reading, with its missing folders.

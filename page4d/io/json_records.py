@@ -214,6 +214,9 @@ def config_record(name: str) -> Callable[[type[Record]], type[Record]]:
                 raise _usage_error(error, name, values, record.__dataclass_fields__) from error
             except ArithmeticError as error:  # in a rule across fields
                 raise UsageError(f"{name}: {_TOO_LARGE}", "give smaller numbers") from error
+            for place, value in values.items():
+                if isinstance(value, bool) and not isinstance(getattr(self, place), bool):  # pydantic makes it 0 or 1
+                    raise UsageError(f"{name}: {place} is {value}", "it must be a number", place)
 
         record.__init__ = initialize
         checked: type[Record] = record

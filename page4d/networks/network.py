@@ -42,6 +42,9 @@ from page4d.networks.output import NetworkOutput, RigOutput
 from page4d.networks.tokens import reference_of_images
 from page4d.networks.trunk import Aggregator, TrunkOutput
 
+_MAX_VALUE = 20.0
+"""Above interpolated or normally distributed values, below those of images in [0, 255]."""
+
 
 def check_images(config: NetworkConfig, images: Tensor, mask_ext: object, conditioning: Conditioning) -> Grid:
     """Check views of one size; return their patch grid.
@@ -52,7 +55,7 @@ def check_images(config: NetworkConfig, images: Tensor, mask_ext: object, condit
     """
     if images.ndim != 6 or images.shape[3] != 3:
         raise ShapeError(f"images have shape {tuple(images.shape)}", "give [B, T, V, 3, H, W]")
-    _check_floating(images)
+    _check_values(images)
     if mask_ext is not None:
         _check_mask(config, mask_ext, images, (*images.shape[:3], *images.shape[4:]))
     grid = patch_grid(images.shape[-2], images.shape[-1], config.patch_size)
@@ -76,7 +79,7 @@ def check_views(
     for view in images:
         if view.ndim != 5 or view.shape[2] != 3 or view.shape[:2] != images[0].shape[:2]:
             raise ShapeError(f"a view of shape {tuple(view.shape)}", "give [B, T, 3, H, W] for every view")
-        _check_floating(view)
+        _check_values(view)
     masks = () if mask_ext is None else mask_ext
     if not images or isinstance(masks, Tensor) or len(masks) not in (0, len(images)):
         raise ShapeError(f"{len(images)} views with masks of {len(masks)}", "give views, and all masks or none")
@@ -100,11 +103,15 @@ def _check_mask(config: NetworkConfig, mask: object, images: Tensor, expected: t
         raise ShapeError(f"masks have shape {shape}, images {tuple(images.shape)}", f"give {expected}")
 
 
-def _check_floating(images: Tensor) -> None:
-    """Refuse integer images, which are usually in [0, 255]."""
+def _check_values(images: Tensor) -> None:
+    """Refuse images in [0, 255], which integers usually are, and those with NaN."""
     if not images.is_floating_point():
         kind = str(images.dtype).removeprefix("torch.")
         raise UsageError(f"images are {kind}", "give floating-point values in [0, 1], such as images.float() / 255")
+    if not (images.is_meta or torch.compiler.is_compiling() or images.numel() == 0 or images.max() <= _MAX_VALUE):
+        raise UsageError(
+            f"images reach {float(images.max()):g}", "give finite values in [0, 1], such as images / 255"
+        )
 
 
 def encode_images(encoder: Encoder, images: Float[Tensor, "B T V 3 H W"], max_images: int | None) -> PatchTokens:

@@ -45,13 +45,13 @@ _SETTINGS = ("image_fps", "allow_damaged", "max_megapixels")
 
 
 def instant_index(output: "Output", time_index: int) -> int:
-    """Return the index of an instant, from any type of number, as int.
+    """Return the index of an instant, from any type of number, as int; entries of a mask are none.
 
     Raises:
         UsageError: if there is no such instant.
     """
     try:
-        index = int(time_index)
+        index = -1 if np.asarray(time_index).dtype == bool else int(time_index)
     except (TypeError, ValueError, OverflowError):  # not a number, such as the name of a view
         index = -1
     if not (0 <= index < output.num_times and index == time_index):

@@ -27,6 +27,7 @@ from page4d.formats.tracks import Tracks, read_tracks
 from page4d.geometry.camera import unproject
 from page4d.geometry.transforms import invert_rigid, move_origin, transform_points
 from page4d.installation import require_extra
+from page4d.io.folders import given_path
 from page4d.output.layout import OUTPUT_FILES, OutputLayout
 from page4d.output.pictures import (
     OutputDataset,
@@ -185,7 +186,8 @@ class Output:
 
     def intrinsics_at_maps(self, view: str) -> Float[Tensor, "T 3 3"]:
         """Return a view's intrinsics on the pixel grid of its maps."""
-        return self.cameras.intrinsics_at(self.view_names.index(view), self.map_size(view))
+        size = self.map_size(view)  # refuses an unknown view
+        return self.cameras.intrinsics_at(self.view_names.index(view), size)
 
     def map_size(self, view: str) -> tuple[int, int]:
         """Return the (height, width) of a view's maps."""
@@ -215,9 +217,10 @@ class Output:
         Raises:
             InputError: if views, sizes, files or times differ from those of the run.
         """
-        folder = Path(scene).resolve()
+        given = given_path(scene, "scene")
+        folder = given.resolve()
         if folder not in self._opened:
-            self._opened[folder] = open_pictures(self, Path(scene))
+            self._opened[folder] = open_pictures(self, given)
         return self._opened[folder]
 
     def image(
@@ -365,7 +368,7 @@ def open_output(folder: Output | Path | str, *, allow_incomplete: bool = False) 
     """
     if isinstance(folder, Output):
         return folder
-    folder = Path(folder)
+    folder = given_path(folder, "folder")
     if not folder.is_dir():
         raise InputError(f"'{folder}' is not a folder", "give the output folder of a page4d run")
     if not (folder / "run.json").exists():

@@ -18,6 +18,7 @@ from page4d.formats.camera_model import CalibratedCamera, Calibration, check_len
 from page4d.formats.maps import write_png
 from page4d.geometry.distortion import Distortion
 from page4d.io.exhaustion import limits_named
+from page4d.io.folders import given_path
 from page4d.io.json_records import FileModel
 from page4d.keywords import CalibrateKeywords
 from page4d.options import CalibrateSettings, SceneOptions, split_options
@@ -175,7 +176,7 @@ def calibrate(
     of_scene, of_settings = split_options(options, "calibrate", SceneOptions, CalibrateSettings)
     settings = replace(settings, **of_settings) if settings is not None else CalibrateSettings(**of_settings)
     observer = observer or SilentObserver()
-    board = board_of(settings.board, None if isinstance(scene, Scene) else Path(scene))
+    board = board_of(settings.board, None if isinstance(scene, Scene) else given_path(scene, "scene"))
     scene = opened_scene(scene, of_scene, observer.progress)
     scene.options.check_resize(settings.intrinsics)
     given = None

@@ -29,7 +29,7 @@ from page4d.networks.ood import OODLimits, measure_ood
 from page4d.networks.output import NetworkOutput, RigOutput, has_both, is_sky
 from page4d.networks.preprocess import place_views
 from page4d.networks.presets import PRESETS
-from page4d.options import NetworkOptions, ReconstructSettings, in_options
+from page4d.options import NetworkOptions, ReconstructSettings, given_settings, in_options
 from page4d.output.record import NetworkRecord
 from page4d.records import Predictions
 from page4d.scene.batches import FrameBatch
@@ -398,7 +398,7 @@ def build_predictor(
     """
     options: dict[str, Any] = {"weights": weights, "untrained": untrained, "preset": preset, "sha256": sha256}
     options |= {"device": device, "precision": precision}
-    return network_predictor(NetworkOptions(**options), settings or ReconstructSettings(), observer)
+    return network_predictor(NetworkOptions(**options), given_settings(settings), observer)
 
 
 def predictor_for(

@@ -13,9 +13,10 @@ from page4d.errors import ON_STDERR, Notice, Observer, SilentObserver, UsageErro
 from page4d.installation import preload_open3d
 from page4d.io.atomic import check_folder, claim_output, real_path
 from page4d.io.exhaustion import limits_named
+from page4d.io.folders import given_path
 from page4d.keywords import ReconstructKeywords
 from page4d.networks.layers.execution import reproducible
-from page4d.options import NetworkOptions, ReconstructSettings, SceneOptions, split_options
+from page4d.options import NetworkOptions, ReconstructSettings, SceneOptions, given_settings, split_options
 from page4d.output.layout import OUTPUT_FOLDERS, OUTPUT_NAMES, OutputLayout
 from page4d.output.record import RunRecord
 from page4d.rig.opening import opened_scene
@@ -103,13 +104,12 @@ def reconstruct(
         MemoryBudgetError: if not even the smallest chunk fits in memory, or in the memory that the settings allow.
         InterruptedRunError: if a signal ended the run; what is written stays and can be resumed.
     """
-    if not str(out).strip():
-        raise UsageError("the name of the output folder is empty", "give a folder")
+    out = given_path(out, "out")
     if existing not in list(ExistingOutput):
         raise UsageError(f"existing is '{existing}'", f"give {', '.join(ExistingOutput)}")
     preload_open3d()
-    observer, out, existing = observer or SilentObserver(), Path(out), ExistingOutput(existing)
-    check_target(out, existing, None if isinstance(scene, Scene) else Path(scene))
+    observer, existing = observer or SilentObserver(), ExistingOutput(existing)
+    check_target(out, existing, None if isinstance(scene, Scene) else given_path(scene, "scene"))
     scene, predictor = _opened(scene, predictor, settings, options, observer)
     is_bundled = predictor.record.name == BUNDLED_NAME
     if notice := f"{BUNDLED_NAME} is {BUNDLED_KIND}" if is_bundled else predictor.record.notice:
@@ -158,8 +158,10 @@ def _opened(
     of_scene, of_network, of_run = split_options(options, "reconstruct", *kinds)
     scene = opened_scene(scene, of_scene, observer.progress)
     if predictor is None:
-        settings = replace(settings or ReconstructSettings(), **of_run)
+        settings = replace(given_settings(settings), **of_run)
         return scene, predictor_for(scene, NetworkOptions(**of_network), settings, observer)
+    if not hasattr(predictor, "with_settings"):
+        raise UsageError(f"predictor is of the type {type(predictor).__name__}", "give one of build_predictor")
     if of_network:
         raise UsageError(f"{', '.join(of_network)} with a predictor", "pass them to build_predictor")
     return scene, predictor.with_settings(replace(settings or predictor.settings, **of_run))

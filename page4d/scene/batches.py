@@ -109,10 +109,13 @@ def read_images(
         UsageError: if an instant does not exist.
         InputError: if a frame cannot be decoded.
     """
-    outside = [time for time in times if not 0 <= time < scene.num_times]
+    # An entry of a mask is no instant.
+    outside = [time for time in times if np.asarray(time).dtype == bool or not 0 <= time < scene.num_times]
     if outside or not times:
         found = f"no instant {outside[0]}" if outside else "no instants"
         raise UsageError(found, f"the scene has instants 0 to {scene.num_times - 1}")
+    if multiple < 1:
+        raise UsageError(f"multiple is {multiple}", "give the patch size of the network")
     with open_batches(scene, long_side, multiple) as reader:
         frames = {time: reader.read(time, time + 1).images for time in sorted(set(times))}
     return torch.cat([frames[time] for time in times], dim=1)

@@ -11,6 +11,7 @@ from page4d.choices import CalibrationMatch
 from page4d.conventions import METRIC_DEPTH_SCALE, Scale
 from page4d.errors import InputError, Level, Notice, UsageError, listed, one_per_fact, unknown_name
 from page4d.formats.calibrations import read_calibration
+from page4d.io.folders import given_path
 from page4d.options import SceneOptions
 from page4d.scene.batches import depth_scale_notices
 from page4d.scene.calibration import (
@@ -52,7 +53,7 @@ def open_scene(
         UsageError: if an option is invalid or contradicts the folder.
         InputError: if a video, image, mask or calibration is unusable.
     """
-    folder = Path(folder)
+    folder = given_path(folder, "scene")
     options = replace(options or SceneOptions(), **changes)
     found = discover(folder, options.calibration, options.sync)
     chosen, view_notices = select_views(found, options.views, folder)

@@ -296,12 +296,19 @@ def test_wrong_shapes_are_refused(shape: tuple, mask_shape: tuple | None, messag
         network(torch.rand(shape), None if mask_shape is None else torch.rand(mask_shape))
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64])
-def test_integer_images_are_refused(dtype: torch.dtype) -> None:
-    images = torch.zeros(1, 1, 2, 3, 28, 28, dtype=dtype)
-    kind = str(dtype).removeprefix("torch.")
+@pytest.mark.parametrize(
+    ("dtype", "value", "found"),
+    [
+        (torch.uint8, 0, "are uint8"),
+        (torch.int64, 0, "are int64"),
+        (torch.float32, 255.0, "reach 255"),
+        (torch.float32, torch.nan, "reach nan"),
+    ],
+)
+def test_images_of_other_values_are_refused(dtype: torch.dtype, value: float, found: str) -> None:
+    images = torch.full((1, 1, 2, 3, 28, 28), value, dtype=dtype)
     for given in (images, list(images.unbind(2))):
-        with pytest.raises(UsageError, match=f"images are {kind}") as caught:
+        with pytest.raises(UsageError, match=f"images {found}") as caught:
             build_network(TINY)(given)
         assert "[0, 1]" in caught.value.hint
 
