@@ -28,7 +28,7 @@ from page4d.rig.graph import (
 from page4d.rig.length import person_height
 from page4d.rig.people.keypoints import ideal_people
 from page4d.rig.people.pairs import common_people
-from page4d.rig.people.pose import contradict, register_people_pair
+from page4d.rig.people.pose import MIN_FIT, register_people_pair, share_of_people
 from page4d.rig.records import (
     Array,
     Evidence,
@@ -91,6 +91,9 @@ Pairs from texture in addition change the errors of four cameras little, and tak
 _K1_LIMIT = 0.05
 _SIGNIFICANT = 3.0
 """Standard deviation of k1 above which distortion is not determined, and the multiple of it that k1 must exceed."""
+
+UNFIT = "people in both views do not fit its texture"
+"""Why a texture pair is refused that has no other fault."""
 
 _NOWHERE = Placement(views=(), world_to_camera=np.zeros((0, 4, 4)), pairs=())
 
@@ -288,6 +291,14 @@ class Assembly:
             return replace(pair, reason=differs, needs_loop=False, contradicts_known=True)
         return replace(pair, rotation=pose.rotation, direction=pose.direction)
 
+    def _fitting(self, pair: PairPose) -> PairPose:
+        """Refuse a texture pair that people in both views contradict."""
+        is_open = pair.is_accepted or pair.needs_loop
+        share = self.share_of_people(pair.views, pose_of(pair)) if is_open else None
+        if share is None or share >= MIN_FIT:
+            return pair
+        return replace(pair, reason=f"{pair.reason}, and {UNFIT}" if pair.reason else UNFIT, needs_loop=False)
+
     def _has_focal(self, view: int) -> bool:
         """Return whether a focal length is known or shown by edges."""
         return self.lenses[view].is_known or view in self.started
@@ -327,7 +338,7 @@ class Assembly:
                 before = self.former.get(((first, second), source.kind))
                 found = source.registered((first, second), lenses, before=before, is_rough=is_rough)
                 if not is_rough:
-                    found = _fitting(found, self.pairs.get(((first, second), Evidence.PEOPLE)), lenses)
+                    found = self._fitting(found)
                 found = self._along_edges(_agreeing(self._with_known_pose(found), from_people))
                 self.pairs[found.key] = found
             for found in confirmed(list(self.pairs.values())):
@@ -358,7 +369,7 @@ class Assembly:
         near = self._near_pairs()
         for done, pair in enumerate(near):
             self.progress(done, len(near), "registering: matches near epipolar lines")
-            if (pose := self._relative_pose(pair)) is None:
+            if (pose := self.relative_pose(pair)) is None:
                 continue
             both = self.lenses[pair[0]], self.lenses[pair[1]]
             sought += [(pair, one.method, one.near(pair, both, pose, are_alone=are_alone)) for one in sources]
@@ -368,7 +379,7 @@ class Assembly:
             found = [
                 guided_pair(matches, pose, pair, method, limit)
                 for pair, method, matches in sought
-                if (pose := self._relative_pose(pair)) is not None
+                if (pose := self.relative_pose(pair)) is not None
             ]
             guided = {one.key: one for one in found if one.is_accepted}
             self.placement = replace(
@@ -390,7 +401,12 @@ class Assembly:
             affinity[pair] = max(1 - self._axis_angle_deg(pair) / _TEXTURE_RANGE_DEG, 0.0)
         return list(choose_pairs(affinity))
 
-    def _relative_pose(self, pair: Pair) -> RelativePose | None:
+    def share_of_people(self, pair: Pair, pose: RelativePose | None) -> float | None:
+        """Return the share of the joints in two views that fit a pose, if people agree on any."""
+        first, second = (self.lenses[view] for view in pair)
+        return share_of_people(self.pairs.get((pair, Evidence.PEOPLE)), pose, (first, second))
+
+    def relative_pose(self, pair: Pair) -> RelativePose | None:
         """Return the relative pose of two placed views, if they are apart."""
         cameras = self.cameras()
         return relative_pose_of(cameras[pair[0]], cameras[pair[1]])
@@ -505,13 +521,6 @@ def _agreeing(pair: PairPose, cameras: Mapping[int, Float[Array, "4 4"]]) -> Pai
     if difference <= _TEXTURE_LIMIT_DEG:
         return pair
     return replace(pair, reason=f"{difference:.0f} degrees from the rig from people", needs_loop=False)
-
-
-def _fitting(pair: PairPose, people: PairPose | None, lenses: tuple[Lens, Lens]) -> PairPose:
-    """Refuse a texture pair that contradicts people in both views."""
-    if (pair.is_accepted or pair.needs_loop) and contradict(people, pair, lenses):
-        return replace(pair, reason="people in both views do not fit its texture", needs_loop=False)
-    return pair
 
 
 def _may_hold(pair: PairPose, cameras: Mapping[int, Float[Array, "4 4"]]) -> bool:

@@ -100,6 +100,25 @@ def test_views_are_placed_in_the_world_of_known_cameras_which_stay(known: tuple[
     assert assembly.person_height[0] == pytest.approx(1700 * unit, rel=0.1)
 
 
+@pytest.mark.parametrize("has_texture", [True, False])
+def test_texture_alone_places_no_view_where_people_contradict_that_of_others(has_texture: bool):
+    """Equal parts of a room match in a loop. People that contradict a part of it need neither be precise nor move."""
+    assembly = assembled()
+    people = replace(assembly.pairs[(0, 1), Evidence.PEOPLE], control=0.6, reason="0.60 with permuted instants")
+    texture = of_texture((0, 2)), of_texture((1, 2))
+    assembly.pairs = {pair.key: pair for pair in (people, *texture)}
+    if has_texture:
+        pair = assembly._fitting(of_texture((0, 1), 40.0))
+        assembly.pairs[pair.key] = pair
+    else:
+        turned = assembly.placement.world_to_camera.copy()
+        turned[1, :3] = exp_rotation(np.radians([0.0, 40.0, 0.0])) @ turned[1, :3]
+        assembly.adjustment = replace(assembly.adjustment, world_to_camera=turned)
+    assembly.placement = replace(assembly.placement, pairs=texture)
+    checks._check_people(assembly)
+    assert assembly.reasons == dict.fromkeys(range(3), "people in a and b contradict texture, which may repeat")
+
+
 @pytest.mark.parametrize("check", ["_check_stability", "_check_focals"])
 def test_cameras_that_only_a_refused_one_links_are_not_placed(check: str, monkeypatch: pytest.MonkeyPatch):
     assembly = assembled()

@@ -6,8 +6,9 @@ from functools import cache
 import numpy as np
 import pytest
 
+from page4d.rig.epipolar import RelativePose
 from page4d.rig.people.pairs import TOLERANCE, exchange_sides
-from page4d.rig.people.pose import MIN_INSTANTS, contradict, register_people_pair
+from page4d.rig.people.pose import MIN_FIT, MIN_INSTANTS, STILL_SCORE, register_people_pair, share_of_people
 from page4d.rig.records import PairPose, ViewPeople, direction_angle_deg, exp_rotation, rotation_angle_deg
 from tests.rig.people_rig import SWAPPED_SIDES, Filming, PeopleRig, film_people, lens, with_instants
 
@@ -64,20 +65,24 @@ def test_noise_bias_crowds_and_strangers_are_tolerated(filming: Filming, second:
 
 
 @pytest.mark.parametrize(
-    ("turn_deg", "people", "is_contradicted"),
+    ("turn_deg", "people", "fits"),
     [
-        (0.5, {}, False),
-        (6.0, {}, True),
-        (6.0, {"reason": "halves of the instants differ by 4.9 degrees"}, True),
-        (6.0, {"control": 0.9}, False),
-        (6.0, {"num_instants": MIN_INSTANTS - 1}, False),
+        (0.5, {}, True),
+        (6.0, {}, False),
+        (6.0, {"reason": "halves of the instants differ by 4.9 degrees"}, False),
+        (6.0, {"score": STILL_SCORE - 0.01, "control": 0.5}, None),
+        (6.0, {"score": STILL_SCORE, "control": 0.5}, False),
+        (6.0, {"score": STILL_SCORE, "control": 0.6}, None),
+        (6.0, {"num_instants": MIN_INSTANTS - 1}, None),
     ],
 )
-def test_people_contradict_texture_where_they_agree_by_more_than_chance(turn_deg, people, is_contradicted) -> None:
+def test_people_contradict_poses_where_they_agree_by_more_than_chance(turn_deg, people, fits) -> None:
     pair, rig = pair_of(REAL, 1), filmed(REAL)
-    turned = exp_rotation(np.radians([turn_deg, 0, 0])) @ pair.rotation
-    texture = replace(pair, rotation=turned, matches=None, reason="")
-    assert contradict(replace(pair, **people), texture, rig.lenses[:2]) == is_contradicted
+    turned = RelativePose(
+        rotation=exp_rotation(np.radians([turn_deg, 0, 0])) @ pair.rotation, direction=pair.direction
+    )
+    share = share_of_people(replace(pair, **people), turned, rig.lenses[:2])
+    assert (None if share is None else share >= MIN_FIT) == fits
 
 
 def test_people_without_agreement_are_refused() -> None:
