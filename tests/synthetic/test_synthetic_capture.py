@@ -213,7 +213,7 @@ def test_a_board_calibrates_the_rig_that_films_it() -> None:
     capture = SyntheticCapture(
         seed=3,
         num_views=2,
-        num_times=14,
+        num_times=9,
         image_size=(360, 480),
         spacing_deg=25,
         subject=Subject.PEOPLE,
