@@ -211,7 +211,7 @@ def test_a_chunk_that_does_not_fit_is_halved_and_the_run_finishes(tmp_path):
     out = tmp_path / "out"
     record = reconstruct(CAPTURE.scene(), TruthPredictor(CAPTURE, fails_above(3)), out=out, settings=settings)
     assert max(chunk.stop - chunk.start for chunk in record.chunks) <= 3
-    assert "out of memory with 8 instants per chunk: continuing with 4" in record.warnings
+    assert "out of memory with 5 instants per chunk: continuing with 2" in record.warnings
     assert json.loads((out / "state" / "run.json").read_text())["plan"] == [
         [chunk.start, chunk.stop, chunk.overlap] for chunk in record.chunks
     ]
