@@ -284,6 +284,19 @@ def test_a_lens_that_is_not_determined_has_the_focal_length_of_the_others():
     assert result.focal_std[3] > 2 * result.focal_std[:3].max()
 
 
+def test_more_instants_of_people_hardly_determine_focal_lengths_better():
+    """The errors of keypoints are biases, and poses of neighbouring instants the same."""
+    world = rig(noise_px=3.0, num_instants=80, num_people=2)
+    placement = place(range(4), all_pairs(world), world.lenses)
+    tracks = merge_tracks(placement.pairs, world.num_instants)
+    matrices, fourth = np.stack([lens.intrinsics for lens in world.lenses]), tracks.instant[tracks.point] % 4 == 0
+    stds = [
+        adjust(placement.world_to_camera, matrices, each, np.arange(4)).focal_std
+        for each in (tracks, tracks.select(fourth))
+    ]
+    assert stds[0].min() > 0.8 * stds[1].min()
+
+
 def test_the_result_repeats_bit_by_bit():
     world = rig(noise_px=3.0)
     results = [adjusted(world, place(range(4), all_pairs(world), world.lenses), world.lenses) for _ in range(2)]
