@@ -61,15 +61,19 @@ def placed_in(pixels: PixelEvidence, _: object) -> RigRegistration:
     return RigRegistration(record=record, cameras=cameras)
 
 
+MEASURED: list[object] = []
+"""Sources of the present run whose motion was measured."""
+
+
 @pytest.fixture(autouse=True)
 def evidence(monkeypatch) -> None:
     motions = tuple(ViewMotion(view=name, is_static=True, share=0.9) for name in CAPTURE.scene().view_names)
     monkeypatch.setattr(registration, "register_rig", placed_in)
-    measured: list[object] = []
+    MEASURED.clear()
 
     def measure(scene: Scene, _: object) -> tuple[ViewMotion, ...]:
-        assert all(scene.views[0].source is not source for source in measured), "measured twice"
-        measured.append(scene.views[0].source)
+        assert all(scene.views[0].source is not source for source in MEASURED), "measured twice"
+        MEASURED.append(scene.views[0].source)
         return motions
 
     monkeypatch.setattr("page4d.rig.evidence.measure_camera_motion", measure)
@@ -86,6 +90,7 @@ class DisturbedTruth(MixedTruth):
 
 def run(out: Path, existing: ExistingOutput = ExistingOutput.REFUSE, disturb=lambda _, found: found, **changes):
     scene, predictor = uncalibrated(CAPTURE.scene()), DisturbedTruth(CAPTURE, disturb)
+    MEASURED.clear()
     return reconstruct(scene, predictor, out=out, settings=SETTINGS, existing=existing, **changes)
 
 
