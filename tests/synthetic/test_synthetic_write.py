@@ -180,10 +180,12 @@ def test_a_folder_that_is_not_empty_is_refused(capture, tmp_path):
 def test_a_capture_that_cannot_be_finished_leaves_an_empty_folder(
     error, expected, at, capture, tmp_path, monkeypatch
 ):
-    real, calls = write._write_png, []
+    real, calls, folder = write._write_png, [], tmp_path / "out"
+    folder.mkdir()
 
     def failing(path, image):
         calls.append(path)
+        assert list(folder.iterdir()) == []  # the folder is complete or empty, also if the process is killed
         if len(calls) == at:
             raise error
         real(path, image)
@@ -191,10 +193,11 @@ def test_a_capture_that_cannot_be_finished_leaves_an_empty_folder(
     monkeypatch.setattr(write, "_write_png", failing)
     expectation = pytest.raises(KeyboardInterrupt) if expected is None else pytest.raises(OutputError, match=expected)
     with expectation:
-        write_capture(capture, tmp_path)
-    assert list(tmp_path.iterdir()) == []
+        write_capture(capture, folder)
+    assert list(tmp_path.iterdir()) == [folder]
+    assert list(folder.iterdir()) == []
     monkeypatch.undo()
-    write_capture(capture, tmp_path)
+    write_capture(capture, folder)
 
 
 def test_a_disk_that_is_full_for_the_videos_is_named(capture, tmp_path, file_size_limit):

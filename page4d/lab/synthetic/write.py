@@ -2,9 +2,8 @@
 
 import dataclasses
 import json
-import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from fractions import Fraction
 from pathlib import Path
 
@@ -17,7 +16,8 @@ from page4d.errors import OutputError, UsageError
 from page4d.formats.maps import encode_image, quantize_depth, quantize_velocity
 from page4d.formats.tracks import write_tracks
 from page4d.formats.video import VideoFile
-from page4d.io.atomic import check_folder, open_atomic, output_error
+from page4d.io.atomic import check_folder, output_errors
+from page4d.io.folders import new_file, staged_folder
 from page4d.lab.synthetic.capture import SyntheticCapture, quantize
 from page4d.lab.synthetic.truth import (
     MOTION_DEFINITION,
@@ -64,11 +64,11 @@ def write_capture(
     _check(capture, truth_stride)
     if truth_motion:
         check_motion(capture)
-    _make_empty(folder)
-    truth = folder / "truth"
+    _check_empty(folder)
     starts: list[SurfacePoints] = []
     record = capture_record(capture, truth_stride=truth_stride, truth_motion=truth_motion, quality_crf=quality_crf)
-    with _removed_on_failure(folder), ExitStack() as stack:
+    with output_errors(folder), staged_folder(folder) as staged, ExitStack() as stack:
+        truth = staged / "truth"
         for kind in ("depth", "dynamic", *(["motion", "objects"] if truth_motion else [])):
             for name in capture.view_names:
                 (truth / kind / name).mkdir(parents=True)
@@ -76,7 +76,7 @@ def write_capture(
         (truth / "capture.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
         videos: list[VideoFile] = []
         for name in capture.view_names:
-            file = stack.enter_context(open_atomic(folder / f"{name}.mp4"))
+            file = stack.enter_context(new_file(staged / f"{name}.mp4"))
             size = capture.view_sizes[len(videos)]
             videos.append(stack.enter_context(VideoFile(file, size, capture.fps, quality_crf)))
         for time in range(capture.num_times):
@@ -181,36 +181,13 @@ def _check(capture: SyntheticCapture, truth_stride: int) -> None:
         raise UsageError(f"ground truth for every {truth_stride}th frame", "use a stride of at least 1")
 
 
-def _make_empty(folder: Path) -> None:
+def _check_empty(folder: Path) -> None:
     check_folder(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        found: Sequence[Path] = sorted(folder.iterdir())
-    except OSError as error:
-        raise output_error(error, folder) from error
+    with output_errors(folder):
+        found: Sequence[Path] = sorted(folder.iterdir()) if folder.exists() else []
     if found:
         message = f"'{folder}' is not empty: it contains '{found[0].name}'"
         raise OutputError(message, "choose an empty folder")
-
-
-@contextmanager
-def _removed_on_failure(folder: Path) -> Iterator[None]:
-    """Empty a folder, which was empty, if the body fails or is stopped by a signal.
-
-    Raises:
-        OutputError: if a file could not be written.
-    """
-    try:
-        yield
-    except BaseException as error:
-        for entry in folder.iterdir():
-            if entry.is_dir() and not entry.is_symlink():
-                shutil.rmtree(entry, ignore_errors=True)
-            else:
-                entry.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise output_error(error, folder) from error
-        raise
 
 
 def _write_png(path: Path, image: NDArray[np.uint8] | NDArray[np.uint16]) -> None:
