@@ -233,10 +233,11 @@ class Run:
         if self._num_done == total:
             return
         try:
-            while self._num_done < total:  # again if the only chunk was halved
-                self._prepare()
-                trim_heap()
-                self._predict_and_write()
+            with self.readers:
+                while self._num_done < total:  # again if the only chunk was halved
+                    self._prepare()
+                    trim_heap()
+                    self._predict_and_write()
         except OutputError as error:
             raise OutputError(
                 f"{error.marked_message} (after {self._num_done} of {counted(total, 'instant')})", error.marked_hint
@@ -244,7 +245,7 @@ class Run:
 
     def _predict_and_write(self) -> None:
         """Predict, stitch and write the chunks of the plan, but not that of a plan of one that is halved."""
-        with self.open_chunks(self.cleaner.plan, self.journal) as source, self.readers:
+        with self.open_chunks(self.cleaner.plan, self.journal) as source:
             predictions = ChunkPredictions(self.plan, source, self.journal, self.state.plan, self._replan)
             held, memory = self._held(predictions)
             queue = BoundedQueue(partial(self._stitch_and_write, held=held))

@@ -303,13 +303,21 @@ def test_a_run_that_is_resumed_with_less_memory_has_the_same_passes(tmp_path, mo
     assert clouds_of(tmp_path / "whole") == clouds_of(tmp_path / "cut")
 
 
-@pytest.mark.parametrize(("poses", "num_times", "interrupted_at"), [(Poses.INPUT, 9, 1), (Poses.PREDICTED, 5, 2)])
+@pytest.mark.parametrize(
+    ("poses", "num_times", "interrupted_at", "size"),
+    [(Poses.INPUT, 9, 1, DepthSize.VIDEO), (Poses.PREDICTED, 5, 2, DepthSize.NETWORK)],
+)
 def test_a_run_whose_only_chunk_is_halved_has_the_same_bytes_if_it_is_resumed(
-    poses: Poses, num_times: int, interrupted_at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    poses: Poses,
+    num_times: int,
+    interrupted_at: int,
+    size: DepthSize,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Interrupted before and after its first chunk; the background is of instants of the whole capture."""
     network = without_zeros(replace(TINY, matches=MatchConfig(dim=8, hidden=8)))
-    settings = replace(SETTINGS, chunk=None, overlap=None, poses=poses, depth_size=DepthSize.NETWORK)
+    settings = replace(SETTINGS, chunk=None, overlap=None, poses=poses, depth_size=size)
     settings = replace(settings, camera_motion=CameraMotion.STATIC)
     predictor = NetworkPredictor(network=network, device=CPU, settings=settings)
     scene = replace(CAPTURE, num_times=num_times).scene()
