@@ -34,7 +34,7 @@ def given_path(value: object, name: str) -> Path:
     Raises:
         UsageError: if it is empty, or no path.
     """
-    if not isinstance(value, str | Path) or not str(value).strip():
+    if not isinstance(value, str | os.PathLike) or not str(value).strip():
         found = "empty" if isinstance(value, str) else f"of the type {type(value).__name__}"
         raise UsageError(f"{name} is {found}", "give a path, as str or pathlib.Path", name)
     return Path(value)
@@ -90,14 +90,18 @@ def check_replaceable(folder: Path, record_name: str, *, overwrite: bool) -> Non
         OutputError: if it cannot be created or written.
     """
     check_folder(folder)
-    if folder.is_mount():
-        raise UsageError(f"'{folder}' is a mount point, which cannot be renamed", "use a folder in it")
+    _check_no_mount(folder)
     if not is_occupied(folder):
         return
     if not overwrite:
         raise UsageError(f"'{folder}' is not empty", "use ⟨overwrite=True⟩ or another folder")
     if not (folder / record_name).is_file():
         raise UsageError(f"'{folder}' holds files that page4d did not write", "use another folder, or move them")
+
+
+def _check_no_mount(folder: Path) -> None:
+    if folder.is_mount():
+        raise UsageError(f"'{folder}' is a mount point, which cannot be renamed", "use a folder in it")
 
 
 @contextmanager
@@ -107,10 +111,11 @@ def staged_folder(target: Path, *, replace: bool = False) -> Iterator[Path]:
     A link at `target` is followed. With `replace` an older folder is deleted once the new one has its name.
 
     Raises:
-        UsageError: if another process wrote the folder meanwhile.
+        UsageError: if it is a mount point, or another process wrote the folder meanwhile.
         OutputError: if it cannot be created or moved.
     """
     given, target = target, real_path(target)
+    _check_no_mount(target)
     staged = part_name(target)
     try:
         with output_errors(target):

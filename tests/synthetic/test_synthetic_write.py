@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import av
 import cv2
@@ -169,6 +170,12 @@ def test_a_folder_that_is_not_empty_is_refused(capture, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
     with pytest.raises(OutputError, match="a part of the path is a file"):
         write_capture(capture, tmp_path / "notes.txt" / "inside")
+
+
+def test_a_mount_point_is_refused_before_the_work(capture, tmp_path, monkeypatch):
+    monkeypatch.setattr(Path, "is_mount", lambda path: path == tmp_path)
+    with pytest.raises(UsageError, match="is a mount point"):
+        write_capture(capture, tmp_path, on_frame=lambda *_: pytest.fail("a frame was rendered"))
 
 
 @pytest.mark.parametrize(
