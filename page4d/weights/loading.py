@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from page4d.choices import Precision
 from page4d.errors import ON_STDERR, CapabilityError, Observer, UsageError, WeightsError, counted, unknown_name
-from page4d.io.atomic import parse_pin
+from page4d.io.atomic import describe_mismatch, parse_pin
 from page4d.networks.conditioning import NO_CONDITIONING, Conditioning
 from page4d.networks.config import NetworkConfig
 from page4d.networks.encoders.build import EncoderConfig, build_encoder
@@ -110,6 +110,8 @@ def load(
         )
     else:
         config, info = describe_weights(found.path, found.sha256)
+        if found.sha256 is None:
+            _check_copy(info)
     with on_meta_device():
         network = LoadedNetwork(config, dtype)
     # Half precision copies every tensor, so that the file does not stay memory-mapped for a few norms.
@@ -117,6 +119,22 @@ def load(
     network.load_state_dict(tensors, assign=True)
     network.info = info
     return network.eval().requires_grad_(False)
+
+
+def _check_copy(info: WeightsInfo) -> None:
+    """Refuse a damaged copy of the bundled network; one that was trained further has a description of its own.
+
+    Raises:
+        WeightsError: if a file has the description of the bundled network, and another hash.
+    """
+    if not BUNDLED_FILE.is_file() or describe_weights(BUNDLED_FILE)[1].description != info.description:
+        return
+    if info.sha256 != _BUNDLED_SHA256:
+        mismatch = describe_mismatch(info.sha256, _BUNDLED_SHA256)
+        raise WeightsError(
+            f"'{info.path}' is described as the bundled network, and {mismatch}",
+            "it is damaged: leave ⟨weights⟩ out; if it was trained further, give its ⟨sha256⟩",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

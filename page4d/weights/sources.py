@@ -44,6 +44,9 @@ _MAX_INFLATION = 4
 _SLACK_BYTES = 64 * 2**20
 """What a small file may hold in any case."""
 
+_MAX_PICKLE_BYTES = 16 * 2**20
+"""Largest description of the objects of a checkpoint, of about 100,000 tensors: built, it has 100 times the size."""
+
 _MAX_NESTING = 4
 """Wrappers inside each other."""
 
@@ -181,10 +184,14 @@ def _open_checkpoint(path: Path) -> TensorSource:
 
 
 def _check_archive(path: Path) -> None:
-    """Refuse an archive whose entries are far larger than the file."""
+    """Refuse an archive whose entries are far larger than the file, or whose objects would fill the memory."""
     try:
         with zipfile.ZipFile(path) as archive:
-            _check_size(path, sum(entry.file_size for entry in archive.infolist()))
+            entries = archive.infolist()
+            _check_size(path, sum(entry.file_size for entry in entries))
+            objects = sum(entry.file_size for entry in entries if entry.filename.endswith("data.pkl"))
+            if objects > _MAX_PICKLE_BYTES:
+                raise WeightsError(f"'{path}' holds more than tensors: {objects / 1e6:,.0f} MB of objects", _NO_CODE)
     except (*_DAMAGED, zipfile.BadZipFile, zlib.error, OSError) as error:
         raise damaged(path, error) from error
 

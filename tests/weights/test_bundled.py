@@ -1,5 +1,6 @@
 """The bundled network: provenance, accuracy against baselines, out-of-distribution detection, known cameras."""
 
+import hashlib
 import json
 
 import pytest
@@ -26,7 +27,7 @@ from page4d.options import NetworkOptions, ReconstructSettings
 from page4d.run.predictor import network_predictor
 from page4d.weights import loading, resolve
 from page4d.weights.resolve import bundled_weights
-from page4d.weights.store import describe_weights
+from page4d.weights.store import describe_weights, save_network
 
 CPU = torch.device("cpu")
 REQUEST = HeldOutScenes(scenes=4, times=2, views=4, image_size=(64, 80), families=(SceneFamily.ARC,))
@@ -52,6 +53,19 @@ def test_a_changed_bit_in_the_bundled_weights_is_noticed(tmp_path, monkeypatch):
     with pytest.raises(WeightsError, match=r"mv-demo\.safetensors has sha256 .*, expected 4755241741c2") as caught:
         page4d.load(device="cpu")
     assert "reinstall page4d" in caught.value.hint
+
+
+def test_a_damaged_copy_of_the_bundled_weights_is_refused_and_networks_trained_further_are_not(tmp_path, network):
+    content, copy = bytearray(bundled_weights().read_bytes()), tmp_path / "copy.safetensors"
+    copy.write_bytes(content)
+    page4d.load(copy, device="cpu")
+    content[len(content) // 2] ^= 1
+    copy.write_bytes(content)
+    with pytest.raises(WeightsError, match=r"copy.safetensors' is described as the bundled network, and has sha256"):
+        page4d.load(copy, device="cpu")
+    page4d.load(copy, device="cpu", sha256=hashlib.sha256(content).hexdigest())
+    save_network(network, copy, {**network.info.metadata, "description": "mv-demo trained on 10 samples"})
+    assert page4d.load(copy, device="cpu").config == network.config
 
 
 def test_the_file_is_small_and_records_its_provenance():

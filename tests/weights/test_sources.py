@@ -168,6 +168,16 @@ def test_an_archive_that_inflates_beyond_its_size_is_refused_before_it_is_read(t
         open_source(path)
 
 
+def test_objects_that_would_fill_the_memory_are_refused(tmp_path: Path):
+    """Empty lists of 12 MB need 1.1 GB and minutes."""
+    path = tmp_path / "x.pt"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a/data.pkl", b"\x80\2](" + b"]" * 20 * 10**6 + b"e.")
+        archive.writestr("a/version", "3\n")
+    with bounded(seconds=1, megabytes=20), pytest.raises(WeightsError, match="more than tensors: 20 MB of objects"):
+        open_source(path)
+
+
 def test_tensors_without_memory_of_their_own_are_refused(tmp_path: Path):
     torch.save({"a": torch.zeros(1).expand(10**12)}, tmp_path / "x.pt")
     with bounded(seconds=1, megabytes=20), pytest.raises(WeightsError, match="would become 4,000,000 MB in memory"):
