@@ -133,6 +133,11 @@ def test_instants_that_do_not_exist_are_refused(times: list[int], message: str) 
         ("build_predictor", {"settings": {"refine": False}}, "settings is of the type dict"),
         ("reconstruct", {"scene": SAMPLE, "out": "o", "predictor": "da3-base"}, "predictor is of the type str"),
         ("reconstruct", {"scene": SAMPLE, "out": 3}, "out is of the type int"),
+        (
+            "reconstruct",
+            {"scene": SAMPLE, "out": "o", "predictor": "p", "settings": {}},
+            "settings is of the type dict",
+        ),
     ],
 )
 def test_arguments_of_another_type_are_refused(function: str, arguments: dict[str, object], found: str) -> None:

@@ -157,14 +157,14 @@ def _opened(
     kinds = (SceneOptions, NetworkOptions, ReconstructSettings)
     of_scene, of_network, of_run = split_options(options, "reconstruct", *kinds)
     scene = opened_scene(scene, of_scene, observer.progress)
+    given = given_settings(settings)
     if predictor is None:
-        settings = replace(given_settings(settings), **of_run)
-        return scene, predictor_for(scene, NetworkOptions(**of_network), settings, observer)
+        return scene, predictor_for(scene, NetworkOptions(**of_network), replace(given, **of_run), observer)
     if not hasattr(predictor, "with_settings"):
         raise UsageError(f"predictor is of the type {type(predictor).__name__}", "give one of build_predictor")
     if of_network:
         raise UsageError(f"{', '.join(of_network)} with a predictor", "pass them to build_predictor")
-    return scene, predictor.with_settings(replace(settings or predictor.settings, **of_run))
+    return scene, predictor.with_settings(replace(predictor.settings if settings is None else given, **of_run))
 
 
 def _registered(
