@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 Record = TypeVar("Record", bound="DataclassInstance")
 
 
+def is_flag(value: object) -> bool:
+    """Return whether a value is an entry of a mask, and no instant, on any device."""
+    return str(getattr(value, "dtype", type(value).__name__)).endswith("bool")
+
+
 def slice_times(record: Record, start: int, stop: int) -> Record:
     """Return the instants from `start` to before `stop` as views of the record's tensors."""
     return _map_tensors([record], lambda tensors, axis: tensors[0][(slice(None),) * axis + (slice(start, stop),)])

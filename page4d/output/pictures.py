@@ -20,6 +20,7 @@ from torch.utils.data import Dataset
 from page4d.choices import Preprocess
 from page4d.errors import InputError, UsageError, counted, listed, unknown_name
 from page4d.geometry.distortion import Distortion
+from page4d.geometry.time_axis import is_flag
 from page4d.io.json_records import RESTORE_RECORD, readable
 from page4d.options import ReconstructSettings, SceneOptions
 from page4d.output.record import ViewRecord
@@ -51,7 +52,7 @@ def instant_index(output: "Output", time_index: int) -> int:
         UsageError: if there is no such instant.
     """
     try:
-        index = -1 if np.asarray(time_index).dtype == bool else int(time_index)
+        index = -1 if is_flag(time_index) else int(time_index)
     except (TypeError, ValueError, OverflowError):  # not a number, such as the name of a view
         index = -1
     if not (0 <= index < output.num_times and index == time_index):

@@ -204,7 +204,7 @@ one of 310 gains nothing."""
 
 QUICK_INSTANTS, QUICK_SIDE_PX = 2, 1024
 """Instants and size for a comparison with given cameras, which needs fewer matches than registration. Where learned
-features find more, RootSIFT has one instant of their size."""
+features are compared next, which find more, RootSIFT has one instant of the size that they have in registration."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from page4d.conventions import IMAGE_MEAN, Scale
 from page4d.errors import Notice, UsageError
 from page4d.geometry.camera import Cameras
 from page4d.geometry.pixels import PixelTransform, fit_views, shared_canvas
-from page4d.geometry.time_axis import join_times, slice_times
+from page4d.geometry.time_axis import is_flag, join_times, slice_times
 from page4d.geometry.transforms import camera_centers
 from page4d.geometry.warp import measure_agreement
 from page4d.scene.content import FAULTS, Fault, SmallCopy, frame_faults, small_copy
@@ -109,8 +109,7 @@ def read_images(
         UsageError: if an instant does not exist.
         InputError: if a frame cannot be decoded.
     """
-    # An entry of a mask is no instant.
-    outside = [time for time in times if np.asarray(time).dtype == bool or not 0 <= time < scene.num_times]
+    outside = [time for time in times if is_flag(time) or not 0 <= time < scene.num_times]
     if outside or not times:
         found = f"no instant {outside[0]}" if outside else "no instants"
         raise UsageError(found, f"the scene has instants 0 to {scene.num_times - 1}")
