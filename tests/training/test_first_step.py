@@ -9,17 +9,20 @@ import torch
 from page4d.errors import InterruptedRunError, UsageError
 from page4d.lab.training import train as training
 from page4d.lab.training.config import TRAINING_PRESETS
-from page4d.lab.training.logs import SilentTrainingObserver
+from page4d.lab.training.logs import SilentTrainingObserver, read_metrics
 from page4d.lab.training.schedule import Budget
 from page4d.lab.training.train import TrainRequest, train
 
 
-def test_a_stop_request_before_the_first_step_is_obeyed(tmp_path):
+def test_a_stop_request_before_the_first_step_is_obeyed_and_the_run_resumed(tmp_path):
     request = TrainRequest(out=tmp_path / "run", config=TRAINING_PRESETS["tiny"], budget=Budget(samples=8))
     with pytest.raises(InterruptedRunError, match="interrupted after step 0") as caught:
         train(request, SilentTrainingObserver(), lambda: signal.SIGTERM)
     assert caught.value.exit_code == 143
     assert not (tmp_path / "run" / "weights.safetensors").exists()
+    with pytest.raises(InterruptedRunError, match="interrupted after step 0"):
+        train(TrainRequest(out=request.out, resume=True), SilentTrainingObserver(), lambda: signal.SIGTERM)
+    assert [line["kind"] for line in read_metrics(request.out / "metrics.jsonl")] == ["baselines"]
 
 
 def test_the_time_budget_ends_a_run_before_its_first_step(tmp_path, monkeypatch):

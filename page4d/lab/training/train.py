@@ -208,9 +208,9 @@ class SupervisedTraining(Loop[TrainingState, CurriculumStep, GroundTruth]):
         self._forward = prepare_forward(state.network, state.config)
 
     def _begin(self) -> None:
-        """Log the baselines of a new run."""
-        position = self.state.position
-        if position.samples == 0 and self._context.group.is_main:
+        """Log the baselines of a new run, unless it was stopped before its first step and has them."""
+        position, context = self.state.position, self._context
+        if position.samples == 0 and context.group.is_main and not read_metrics(context.folder.metrics):
             self._log("baselines", {"step": position.step, "figures": self._validator.baselines()})
 
     def _advance(self, position: Position) -> Position:
