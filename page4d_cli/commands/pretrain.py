@@ -64,9 +64,8 @@ def pretrain(
 ) -> None:
     """Pretrain an image encoder on unlabelled footage.
 
-    For train --encoder-weights. Writes encoder.safetensors, metrics.jsonl, and reconstruction.png (mae) or
-    attention.png (dino), the attention of the class token. For several devices: torchrun --nproc-per-node N -m
-    page4d_cli pretrain ...
+    For train --encoder-weights. Writes encoder.safetensors and metrics.jsonl. For several devices:
+    torchrun --nproc-per-node N -m page4d_cli pretrain ...
     """
     from page4d.lab.pretraining.pretrain import PretrainRequest
     from page4d.lab.pretraining.pretrain import pretrain as run_pretraining
