@@ -26,9 +26,6 @@ _WITHOUT_EFFECT = ("preview", "strict_seams", "check_calibration", "memory_bytes
 _TEXTS = {"companions": "masks or depth"}
 """Names in messages of what is recorded under a key that is no option."""
 
-_RENAMED = {"masks or depth": "companions"}
-"""Keys of runs that older versions have recorded."""
-
 _PATHS = ("sync", "calibration", "masks", "depth", "intrinsics", "tracks2d")
 
 
@@ -38,7 +35,7 @@ def check_fingerprint(folder: Path, earlier: RunState, plan: RunPlan) -> None:
     Raises:
         UsageError: naming the differences.
     """
-    differs = _differences(_recorded(earlier), fingerprint_of(plan))
+    differs = _differences(earlier.fingerprint, fingerprint_of(plan))
     if not differs and earlier.plan[-1].stop != plan.scene.num_times:
         differs = ["instants of the state"]
     _refuse(folder, differs)
@@ -54,13 +51,9 @@ def earlier_registration(
     """
     if earlier is None or earlier.registration is None:
         return None
-    recorded, now = _recorded(earlier), input_fingerprint(scene, settings)
+    recorded, now = earlier.fingerprint, input_fingerprint(scene, settings)
     _refuse(folder, _differences({key: recorded.get(key) for key in now}, now))
     return earlier.registration
-
-
-def _recorded(state: RunState) -> dict[str, JsonValue]:
-    return {_RENAMED.get(key, key): value for key, value in state.fingerprint.items()}
 
 
 def _refuse(folder: Path, differs: list[str]) -> None:
