@@ -21,6 +21,7 @@ PROSE = sorted(
     for pattern in ("*.md", "docs/**/*.md", "samples/*.md", "Makefile", ".ci/run", "tools/*.sh")
     for path in ROOT.glob(pattern)
 )
+assert PYTHON and PROSE, f"nothing to check below {ROOT}"  # noqa: PT018
 
 BANNED = re.compile(
     r"(?<![\w`-])(?:tell(?:s|ing)?|told|says?|said|saying|believ(?:e|es|ed|ing)|knows|looks|(?:un)?sure(?:r|st|ly)?"
