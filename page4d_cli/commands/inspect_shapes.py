@@ -59,12 +59,14 @@ def inspect_shapes(
 ) -> None:
     """Print shapes, parameters, FLOPs and memory of a network.
 
-    Only shapes are propagated: no weights are needed, nothing is computed.
+    Only shapes are propagated: no weights are needed, nothing is computed. The memory of networks is that with the
+    default limits of a CPU.
     """
     from page4d.networks.limits import MAX_CPU_BYTES, limits_within
     from page4d.networks.profile.network import profile_network
 
     image_size = None if size is None else options.parse_size(size, square=True, max_side=_MAX_SIDE)
+    limits = None
     if model is not None and model in _encoders():
         given = (("--weights", weights), ("--sha256", sha256), ("--times", times), ("--views", views))
         for option, number in given:
@@ -84,7 +86,7 @@ def inspect_shapes(
     if as_json:
         console.print_json(_document(name, profile))
     else:
-        _print(name, profile)
+        _print(name, profile, "" if limits is None else " with the default limits of a CPU")
 
 
 def _encoders() -> "dict[str, Callable[..., Profile]]":
@@ -143,14 +145,14 @@ def _numbers(parameters: int, flops: float, num_bytes: int) -> tuple[str, ...]:
     return f"{parameters:,}" if parameters else "", work, human_size(num_bytes)
 
 
-def _memory(profile: "Profile") -> str:
-    """Return the peak memory of a forward pass, of networks with the default limits of a CPU, as text."""
+def _memory(profile: "Profile", limits: str) -> str:
+    """Return the peak memory of a forward pass as text."""
     place = f", reached in the {profile.peak_part.replace('_', ' ')}" if profile.peak_part else ""
     peak, weights, rest = map(human_size, (profile.peak_bytes, profile.weight_bytes, profile.computed_bytes))
-    return f"{peak} in fp32: {weights} of weights, {rest} of inputs and activations{place}"
+    return f"{peak} in fp32{limits}: {weights} of weights, {rest} of inputs and activations{place}"
 
 
-def _print(name: str, profile: "Profile") -> None:
+def _print(name: str, profile: "Profile", limits: str) -> None:
     """Print a table that fits in 80 columns, with numeric below symbolic shapes and parts as headings."""
     numbers = (Column(title, right=True) for title in ("parameters", "GFLOP", "size"))
     rows: list[Row | str] = []
@@ -165,4 +167,4 @@ def _print(name: str, profile: "Profile") -> None:
     rows += ["TOTAL", ("all stages", "", *total)]
     title = f"{name}: {', '.join(f'{symbol}={number}' for symbol, number in profile.symbols.items())}"
     print_table([Column("stage", wraps=True), Column("symbols, shape"), *numbers], rows, title)
-    print_fields([("peak memory", _memory(profile))])
+    print_fields([("peak memory", _memory(profile, limits))])

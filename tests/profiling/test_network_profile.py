@@ -195,6 +195,8 @@ def test_limits_lower_the_memory_peak_only() -> None:
     assert (parts.stages, parts.flops) == (whole.stages, whole.flops)
     assert whole.peak_bytes == whole.computed_bytes + 4 * whole.parameters
     assert whole.peak_part == "point_head"
+    pi3 = profile_network(PRESETS["pi3"], times=8, views=4, size=(518, 518), limits=LIMITS)
+    assert pi3.peak_part == "frame_head", "intrinsics are fitted after it"
 
 
 def test_one_view_is_profiled_as_views_of_one_instant() -> None:

@@ -84,18 +84,19 @@ class _MetaDispatch(_StorageTracker):
         self.flops: dict[str, int] = defaultdict(int)
         self.peak_in = ""
         self._running = [""]
+        self._ended = ""
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = result_of(function, args, kwargs or {})
         if formula := _FLOPS.get(function.overloadpacket):
             self.flops[self._running[-1]] += repetitions.get() * formula(result, *args)
         if self.record((args, kwargs), result):
-            self.peak_in = self._running[-1]
+            self.peak_in = self._running[-1] or self._ended
         return result
 
 
 class MetaRun(_MetaDispatch, TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """FLOPs per module and memory of a run; `peak_in` is the module that ran at the memory peak."""
+    """FLOPs per module and memory of a run; `peak_in` is the module that runs at the peak or ended before it."""
 
     def flops_below(self, *prefixes: str) -> int:
         """Return the FLOPs of the named modules and their submodules; a multiply-add counts as two."""
@@ -111,7 +112,7 @@ class MetaRun(_MetaDispatch, TorchDispatchMode):  # type: ignore[no-untyped-call
         yield module.register_forward_hook(lambda *_: self._left())
 
     def _left(self) -> None:
-        self._running.pop()
+        self._ended = self._running.pop()
 
 
 class _FusedAttention(TorchFunctionMode):

@@ -41,7 +41,7 @@ class Profile:
     computed_bytes: int
     """Peak memory of the inputs and everything computed from them."""
     peak_part: str
-    """The part of the network that runs at the peak."""
+    """The part of the network that runs at the peak, or has ended before it; empty if none has."""
 
     @property
     def flops(self) -> int:
