@@ -176,7 +176,7 @@ class SceneProgress(ProgressObserver):
 
 @contextmanager
 def displayed_progress(
-    label: str, amount: Callable[[int, int], str], *, quiet: bool = False
+    label: str, amount: Callable[[int, int], str] = "{}/{}".format, *, quiet: bool = False
 ) -> Iterator[ProgressDisplay]:
     """Show progress on stderr while the body runs."""
     display = ProgressDisplay(label, amount, quiet=quiet, on_terminal=console.has_live_lines())
@@ -236,9 +236,9 @@ class TrainingProgress:
 
 
 @contextmanager
-def observed_training(quiet: bool) -> Iterator[TrainingProgress]:
+def observed_training(label: str, quiet: bool) -> Iterator[TrainingProgress]:
     """Show the progress of the body on stderr; if `quiet`, its messages alone."""
-    with displayed_progress("train", count("sample"), quiet=quiet) as display:
+    with displayed_progress(label, quiet=quiet) as display:
         yield TrainingProgress(display, quiet=quiet)
 
 

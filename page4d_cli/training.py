@@ -38,7 +38,9 @@ DryRun = Annotated[bool, Option("Print the configuration and exit.", OUTPUT)]
 
 
 @contextmanager
-def running(threads: int | None, quiet: bool) -> Iterator[tuple["TrainObserver", Callable[[], int | None]]]:
+def running(
+    label: str, threads: int | None, quiet: bool
+) -> Iterator[tuple["TrainObserver", Callable[[], int | None]]]:
     """Yield an observer, and a function that returns the number of the signal that requests a stop, if any."""
     import torch
 
@@ -46,7 +48,7 @@ def running(threads: int | None, quiet: bool) -> Iterator[tuple["TrainObserver",
 
     if threads is not None:
         torch.set_num_threads(threads)
-    with recorded_stop() as stop, observed_training(quiet or not is_main_process()) as observer:
+    with recorded_stop() as stop, observed_training(label, quiet or not is_main_process()) as observer:
         yield observer, lambda: stop.number
 
 

@@ -98,7 +98,7 @@ def pretrain(
         allow_damaged=allow_damaged,
         max_megapixels=max_pixels,
     )
-    with training.running(threads, quiet) as (observer, stop):
+    with training.running("pretrain", threads, quiet) as (observer, stop):
         outcome = run_pretraining(request, observer, stop)
     training.report(
         outcome.position,

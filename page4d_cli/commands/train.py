@@ -98,7 +98,7 @@ def train(
         device=device,
         half=not fp32_weights,
     )
-    with training.running(threads, quiet) as (observer, stop):
+    with training.running("train", threads, quiet) as (observer, stop):
         outcome = run_training(request, observer, stop)
     training.report(
         outcome.position,
