@@ -45,15 +45,15 @@ def raise_lost_stop() -> None:
 
 
 @contextmanager
-def stops_cleanly() -> Iterator[None]:
-    """Turn the first signal into `Stopped` in the body, and that into `InterruptedRunError`.
+def stops_cleanly() -> Iterator[StopRequest]:
+    """Turn the first signal into `Stopped` in the body, and that into `InterruptedRunError`; the signal is recorded.
 
     An error that a library raised in its place is turned into `InterruptedRunError` too.
     """
     request = StopRequest()
     try:
         with raising_stop(request):
-            yield
+            yield request
     except (Stopped, Exception) as error:
         if request.number is None or isinstance(error, InterruptedRunError):
             raise

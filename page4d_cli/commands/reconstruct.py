@@ -162,11 +162,12 @@ def run_batch(request: Request, jobs: list["SceneJob"], root: Path, show: Verbos
         ended[Path(outcome.out).name] = outcome
         record = BatchRecord(scenes=list(ended.values()))
         record.write(root)
-        if outcome.status is SceneStatus.FAILED:
+        is_stopped_alone = outcome.status is SceneStatus.INTERRUPTED and stop.number is None
+        if is_stopped_alone or outcome.status is SceneStatus.FAILED:
             console.print_error(f"{Path(outcome.scene).name}: {outcome.error}", outcome.hint)
 
     try:
-        with stops_cleanly():
+        with stops_cleanly() as stop:
             _run_all(request, jobs, show, where, report)
     except InterruptedRunError as error:
         stopped = error
