@@ -317,7 +317,8 @@ def test_a_run_whose_only_chunk_is_halved_has_the_same_bytes_if_it_is_resumed(
 ) -> None:
     """Interrupted before and after its first chunk; the background is of instants of the whole capture."""
     network = without_zeros(replace(TINY, matches=MatchConfig(dim=8, hidden=8)))
-    settings = replace(SETTINGS, chunk=None, overlap=None, poses=poses, depth_size=size)
+    refine = poses is Poses.INPUT
+    settings = replace(SETTINGS, chunk=None, overlap=None, poses=poses, depth_size=size, refine=refine)
     settings = replace(settings, camera_motion=CameraMotion.STATIC)
     predictor = NetworkPredictor(network=network, device=CPU, settings=settings)
     scene = replace(CAPTURE, num_times=num_times).scene()
