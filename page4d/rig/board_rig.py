@@ -35,12 +35,15 @@ _STEPS = {
 }
 """Coefficients that are estimated, step by step, while the data determine the new ones."""
 
-_SIGNIFICANT = 2.0
+_SIGNIFICANT = 3.5
 """Standard deviations by which a new coefficient must differ from 0."""
 
 _PRIOR = {"focal": 0.5, "aspect": 0.01, "center": 0.05, "k": 0.5, "p": 0.02, "clock": 0.1}
-"""Weak priors: sigma of the log focal length, of the log ratio of its two values, of the principal point in long
+"""Weak priors: scale of the log focal length, of the log ratio of its two values, of the principal point in long
 sides, of distortion coefficients, and of clocks in seconds. They bound what a few pictures leave undetermined."""
+
+_SCALE = 3 * (2 * np.log(2)) ** 0.5
+"""Standard deviations in the scale of errors, which is three times the median of the length of those of a corner."""
 
 _STARTS = (0.45, 0.65, 0.9, 1.3, 2.0, 3.5)
 """Focal lengths in long sides from which a lens is sought."""
@@ -51,10 +54,13 @@ the faster it moves. Cameras of four webcams with clocks up to 125 ms apart are 
 10 ms."""
 
 _ITERATIONS, _TOLERANCE = 30, 1e-6
-_LEAST_SCALE_PX, _LEAST_NOISE = 0.05, 0.1
-"""Least scale of the errors of corners, and least noise of corners in units of the scale."""
+_LEAST_SCALE_PX = 0.05
+"""Least scale of the errors of corners."""
 
 _BEHIND_PX = 1e4
+_RIDGE = 1e-9
+"""Share of the diagonal by which normal equations are solved although a parameter may be undetermined."""
+
 _FEW = 8
 """Pictures from which the start value of a lens is sought."""
 
@@ -246,25 +252,48 @@ class BoardAdjustment(LeastSquares[State]):
         )
 
     def deviations(self, state: State) -> tuple[Float[Array, "V L"], Float[Array, " V"]]:
-        """Return standard deviations of the lenses and clocks, 0 of those that are not free.
-
-        The noise of corners is that of the residuals. Errors of one pose of the board may be correlated, as those of
-        clocks are: the larger one of the usual deviation and of one in which every pose counts as one measurement.
-        """
-        squared = (self.residuals(state) ** 2).sum(-1)
-        # The median of the sum of two squared standard normal variables is 2 log 2.
-        noise = max(float(np.median(squared)) / (2 * np.log(2)), _LEAST_NOISE**2)
-        system = Normal(self, state, self.weights / (1 + squared) / noise)
-        matrix, _, inverse = system.reduced()
-        pulls = system.pulls - np.einsum(
-            "pbf,pbc,pc->pf", system.coupling, inverse, system.block_gradient, optimize=True
-        )
-        own, covariance = pulls[:, self.free], np.linalg.pinv(matrix, hermitian=True)
-        clustered = covariance @ (own.T @ own) @ covariance
+        """Return standard deviations of the lenses and clocks, 0 of those that are not free."""
         variance = np.zeros(len(self.free))
-        variance[self.free] = np.maximum(np.diag(covariance), np.diag(clustered))
+        variance[self.free] = (self.changes(state) ** 2).sum(0)
         deviation = np.sqrt(variance)[self.columns]
         return deviation[:, : self.num_lens], deviation[:, -1]
+
+    def changes(self, state: State) -> Float[Array, "R F"]:
+        """Return independent changes of the free parameters, the squares of which add up to their covariance.
+
+        They are those without each pose of the board, to first order, so that errors of one pose may be correlated;
+        and those by the deviations of priors.
+
+        Source: Efron, "The jackknife, the bootstrap and other resampling plans", 1982, section 3; second derivatives
+        of the kernel as in Triggs et al., section 4.3, in the mean over directions.
+        """
+        residual, *slopes = self.linearized(state)
+        by_view, by_board = (slope / (1 + (residual**2).sum(-1))[:, None, None] for slope in slopes)
+        prior, place = self.prior(state)[1][:, self.free], np.cumsum(self.free) - 1
+
+        def normal(pose: int) -> tuple[_Indices, Array, Array]:
+            """Return which free parameters a pose concerns, and what it adds to the reduced normal equations."""
+            rows = self.block == pose
+            columns = np.unique(self.columns[self.view[rows]])
+            columns = columns[self.free[columns]]
+            slope = np.zeros((rows.sum(), 2, len(self.free)))
+            np.put_along_axis(slope, self.columns[self.view[rows], None], by_view[rows], axis=2)
+            slope = slope[..., columns].reshape(2 * len(slope), -1)
+            board = np.linalg.qr(by_board[rows].reshape(len(slope), 6))[0]
+            slope -= board @ (board.T @ slope)
+            return place[columns], slope.T @ slope, slope.T @ residual[rows].ravel()
+
+        matrix, parts, without = prior.T @ prior, [normal(pose) for pose in np.unique(self.block)], []
+        for own, part, _ in parts:
+            matrix[np.ix_(own, own)] += part
+        matrix += _RIDGE * np.diag(np.diag(matrix))
+        for own, part, right in parts:
+            less, pull = matrix.copy(), np.zeros(len(matrix))
+            less[np.ix_(own, own)] -= part
+            pull[own] = right
+            without.append(np.linalg.solve(less, pull))
+        spread = (np.stack(without) - np.mean(without, axis=0)) * np.sqrt(1 - 1 / len(parts))
+        return np.concatenate([spread, np.linalg.solve(matrix, prior.T).T / _SCALE])
 
 
 def board_poses(

@@ -82,10 +82,7 @@ class LeastSquares(ABC, Generic[StateT]):
 
 
 class Normal(Generic[StateT]):
-    """Normal equations at a state, by default weighted by the kernel, with the blocks eliminated in each step.
-
-    `pulls` [M, F] are what every block adds to the right side.
-    """
+    """Normal equations at a state, by default weighted by the kernel, with the blocks eliminated in each step."""
 
     def __init__(
         self, problem: LeastSquares[StateT], state: StateT, weight: Float[Array, " N"] | None = None
@@ -110,11 +107,10 @@ class Normal(Generic[StateT]):
         weighted = by_block * weight[:, None, None]
         within = _summed(block, np.add.reduceat(np.swapaxes(weighted, 1, 2) @ own, starts), num_blocks)
         self.coupling = np.ascontiguousarray(np.swapaxes(mixed[:, :-1, :-1], 1, 2))
-        self.pulls = mixed[:, :-1, -1]
         self.block_hessian, self.block_gradient = within[..., :-1], within[..., -1]
         value, slope = problem.prior(state)
         self.hessian = hessian[:-1, :-1] + slope.T @ slope
-        self.gradient = self.pulls.sum(0) - slope.T @ value
+        self.gradient = mixed[:, :-1, -1].sum(0) - slope.T @ value
 
     def reduced(self, damping: float = 0.0) -> tuple[Array, Array, Array]:
         """Return the matrix and right side of the free parameters, and the inverse of the blocks."""

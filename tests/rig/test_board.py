@@ -17,7 +17,7 @@ from page4d.errors import InputError, Page4DError
 from page4d.formats.calibrations import read_calibration
 from page4d.geometry.distortion import Distortion
 from page4d.rig.board import Board, Pattern, board_of, find_boards
-from page4d.rig.board_rig import TERMS, Sighting, board_poses, project
+from page4d.rig.board_rig import TERMS, BoardAdjustment, Sighting, State, _lens_from, board_poses, project
 from page4d.rig.floor import FloorPoints
 from page4d.rig.records import FocalSource, Lens, exp_rotation
 from page4d.run import calibration
@@ -351,6 +351,27 @@ def test_lenses_and_cameras_are_those_of_the_truth(lens, model) -> None:
         assert bool(camera.terms) == bool(used)
         assert camera.residual_px == pytest.approx(0.118, rel=0.1)  # median of Rayleigh errors of 0.1 px
     assert center_errors(found, cameras).max() < 5e-3
+
+
+def lens_alone(sightings) -> tuple[BoardAdjustment, State]:
+    """Return the adjustment of a lens with one distortion term, and its state."""
+    own = [replace(one, view=0) for one in sightings]
+    solved = _lens_from(CHARUCO, LensModel.BROWN_CONRADY, own, np.array([*PINHOLE[:4], *[0.0] * 5]), (0,), SIZE)
+    assert solved is not None
+    return solved[1], solved[0]
+
+
+def test_deviations_are_those_of_estimates_without_each_picture() -> None:
+    """Errors of corners are correlated: half of a pixel is common to those of a picture."""
+    rng = np.random.default_rng(3)
+    _, evidence = rig(count=14, views=(1,))
+    blurred = [replace(one, pixels=one.pixels + rng.normal(0, 0.5, 2)) for one in evidence.shared]
+    problem, state = lens_alone(blurred)
+    others = [lens_alone(blurred[:k] + blurred[k + 1 :])[1].lenses[0] for k in range(len(blurred))]
+    expected = np.sqrt((len(others) - 1) * np.var(others, 0))
+    deviation = problem.deviations(state)[0][0]
+    np.testing.assert_allclose(deviation[[0, 1, 4]], expected[[0, 1, 4]], rtol=0.15)
+    assert (deviation > 0).tolist() == [True] * 5 + [False] * 4
 
 
 KNOWN = tuple(
