@@ -857,11 +857,7 @@ DEPTH = "Depth"
 
 @config_record("evaluation")
 class EvaluationSettings:
-    """Parameters of an evaluation. Confidence is evaluated under the first alignment.
-
-    `threshold` is the distance of the F-score (default: 5 cm, or 1 % of the median true depth if the truth is not
-    metric).
-    """
+    """Parameters of an evaluation. Confidence is evaluated under the first alignment."""
 
     alignments: Annotated[tuple[DepthAlignment, ...], Field(min_length=1)] | None = option(
         None,
@@ -870,8 +866,14 @@ class EvaluationSettings:
         DEPTH,
         name="align",
     )
-    max_depth: PositiveFinite | None = option(None, "Ignore pixels with a true depth of this value or more.", DEPTH)
-    threshold: PositiveFinite | None = option(None, "Distance threshold of the F-score. Default: 5 cm.", POINTS)
+    max_depth: PositiveFinite | None = option(
+        None, "Ignore pixels with a true depth of this value or more, in units of the truth.", DEPTH
+    )
+    threshold: PositiveFinite | None = option(
+        None,
+        "Distance threshold of the F-score, in units of the truth. Default: 0.05 metres, else 1 % of the median depth.",
+        POINTS,
+    )
     points_per_instant: PositiveInt = option(5_000, "Random points per instant and direction.", POINTS)
     fps: FrameRate | None = option(None, "Frame rate of a ground truth that does not record it.", SCENE, "FPS")
     seed: Seed = 0
