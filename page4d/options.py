@@ -381,7 +381,7 @@ class PointOptions:
         expert=True,
     )
     voxel_size: VoxelSize = option(
-        0.0, "Keep one point per voxel of this side length; 0 keeps all.", OUTPUT, "SIZE", "voxel"
+        0.0, "Keep one point per voxel of this side in run units; 0 keeps all.", OUTPUT, "SIZE", "voxel"
     )
     outliers: bool = option(False, "Remove statistical outliers from the clouds.", OUTPUT, expert=True)
     normals: bool = option(False, "Add surface normals to the clouds.", OUTPUT)
@@ -802,9 +802,7 @@ class ExportSettings:
     max_points: Annotated[NonNegativeInt, Field(lt=2**31)] | None = option(
         None, "Largest number of points, drawn at random from every view; 0 keeps all. Default: by format.", POINTS
     )
-    voxel: VoxelSize = option(
-        0.0, "Keep one point per voxel of this side length, in units of the run; 0 keeps all.", POINTS, "SIZE"
-    )
+    voxel: VoxelSize = option(0.0, "Keep one point per voxel of this side in run units; 0 keeps all.", POINTS, "SIZE")
     min_confidence: Annotated[float, Field(ge=0, le=1)] = option(0.0, "Drop points of lower confidence.", POINTS)
     only: PointLayer = option(PointLayer.ALL, "Static or moving points, or all.", POINTS)
     seed: Seed = 0
