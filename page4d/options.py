@@ -869,7 +869,7 @@ class EvaluationSettings:
     )
     threshold: PositiveFinite | None = option(
         None,
-        "Distance threshold of the F-score, in units of the truth. Default: 0.05 metres, else 1 % of the median depth.",
+        "Distance threshold of the F-score, in units of the truth. Default: 5 cm, or 1 % of the median depth.",
         POINTS,
     )
     points_per_instant: PositiveInt = option(5_000, "Random points per instant and direction.", POINTS)
