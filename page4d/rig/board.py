@@ -57,6 +57,9 @@ _REACH_PX, _BAND_PX, _LEAST_BAND_PX = 10, 4.0, 0.8
 _CLEAR_PX, _ENDS_PX = 2.0, 3.0
 """Distance of these bands from a marker, and of their ends from the next corner."""
 
+_NEAR_PX = 3.0
+"""Distance of other edges at which the error of a corner grows; nearer ones displace that of a marker."""
+
 _MAX_STEPS, _SETTLED_PX = 10, 0.01
 """Steps of the refinement, and change at which it ends; a corner that changes five times as much then is none."""
 
@@ -422,11 +425,17 @@ def _leaves(content: object) -> Iterator[tuple[str, Any]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Corners:
-    """Corners of a board in a picture: numbers [n] and pixels [n, 2], and the steepest slope per contrast in 1/px."""
+    """Corners of a board in a picture: numbers and pixels, and the steepest slope per contrast in 1/px.
+
+    `sigma` is the relative standard deviation of the pixels, `growth` how they move where markers are a pixel smaller
+    on each side, None where they do not.
+    """
 
     numbers: Int[_Indices, " n"]
     pixels: Float[Array, "n 2"]
     sharpness: float
+    sigma: Float[Array, " n"]
+    growth: Float[Array, "n 2"] | None
 
 
 Footage = tuple[FrameSource, Sequence[int]]
@@ -502,11 +511,14 @@ def _checked(board: Board, picture: Picture, numbers: _Indices, pixels: Array) -
         return None
     kept = inside.ravel() > 0
     numbers, pixels, points = numbers[kept], pixels[kept], points[kept]
-    pixels, kept = _refined(_Bands.of(board, numbers, np.asarray(plane, np.float64)), picture, pixels)
-    numbers, pixels, points = numbers[kept], pixels[kept], points[kept]
+    bands = _Bands.of(board, numbers, np.asarray(plane, np.float64))
+    pixels, kept = _refined(bands, picture, pixels)
+    numbers, pixels, points, sigma = numbers[kept], pixels[kept], points[kept], bands.sigma[kept]
+    growth = None if bands.growth is None else bands.growth[kept]
     if len(numbers) < MIN_CORNERS or np.linalg.svd(points - points.mean(0))[1][1] < board.side / 2:
         return None
-    return Corners(numbers=numbers, pixels=pixels, sharpness=_sharpness(picture, pixels))
+    sharpness = _sharpness(picture, pixels)
+    return Corners(numbers=numbers, pixels=pixels, sharpness=sharpness, sigma=sigma, growth=growth)
 
 
 @dataclass(frozen=True)
@@ -519,6 +531,8 @@ class _Bands:
     half_width: Float[Array, "n 1 2"]
     begin: Float[Array, "n 1 2"]
     end: Float[Array, "n 1 2"]
+    sigma: Float[Array, " n"]
+    growth: Float[Array, "n 2"] | None
 
     @classmethod
     def of(cls, board: Board, numbers: _Indices, plane: Float[Array, "3 3"]) -> "_Bands":
@@ -530,8 +544,12 @@ class _Bands:
         across = (to_board * side / board.side * board.inward[numbers, :, None]).astype(np.float32)
         width = np.clip(side * board.clear / board.side - _CLEAR_PX, _LEAST_BAND_PX, _BAND_PX).swapaxes(1, 2)
         end = np.maximum(side - _ENDS_PX, 2).swapaxes(1, 2)
-        begin = np.full_like(end, _ENDS_PX - 0.5) if board.pattern is Pattern.ARUCO else -end
-        return cls(across.swapaxes(1, 2), width, begin, end)
+        is_grid = board.pattern is Pattern.ARUCO
+        begin = np.minimum(_ENDS_PX, end / 2) if is_grid else -end
+        clear = side.min((1, 2)) * board.clear / board.side
+        sigma = np.hypot(1, (_NEAR_PX / clear) ** (4 if is_grid else 1))
+        growth = np.linalg.solve(across, np.ones((len(across), 2, 1)))[..., 0] if is_grid else None
+        return cls(across.swapaxes(1, 2), width, begin, end, sigma, growth)
 
     def weights(self, offset: Float[Array, "n p 2"]) -> Float[Array, "n p"]:
         """Return the weights of pixels at offsets from the corners."""

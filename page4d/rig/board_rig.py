@@ -48,10 +48,11 @@ _SCALE = 3 * (2 * np.log(2)) ** 0.5
 _STARTS = (0.45, 0.65, 0.9, 1.3, 2.0, 3.5)
 """Focal lengths in long sides from which a lens is sought."""
 
-_JITTER_S, _NOISE_PX = 0.002, 0.5
-"""Expected errors of the times of single frames, and of corners: an error along the motion of the board counts less,
-the faster it moves. Cameras of four webcams with clocks up to 125 ms apart are the same within 0.1 degrees for 2 to
-10 ms."""
+_JITTER_S, _GROWTH_PX, _NOISE_PX = 0.002, 1.0, 0.5
+"""Expected errors of the times of single frames, of edges of markers, and of corners: errors that move all corners of
+a picture along the motion of the board, or the edges of all markers inwards, count less. Cameras of four webcams with
+clocks up to 125 ms apart are the same within 0.1 degrees for 2 to 10 ms. Blur, tone curves and other edges near them
+shift the edges of markers by up to 0.5 px."""
 
 _ITERATIONS, _TOLERANCE = 30, 1e-6
 _LEAST_SCALE_PX = 0.05
@@ -78,6 +79,8 @@ class Sighting:
     numbers: Int[_Indices, " n"]
     pixels: Float[Array, "n 2"]
     sharpness: float = 1.0
+    sigma: Float[Array, " n"] | float = 1.0
+    growth: Float[Array, "n 2"] | None = None
     velocity: Float[Array, "n 2"] | None = None
     acceleration: Float[Array, "n 2"] | None = None
 
@@ -136,51 +139,50 @@ class BoardAdjustment(LeastSquares[State]):
     ) -> None:
         self.models, self.sightings = models, sorted(sightings, key=lambda one: (one.view, one.pose))
         lengths = [len(one.numbers) for one in self.sightings]
-        self.starts = np.cumsum([0, *lengths])
+        starts = np.cumsum([0, *lengths])
         self.view = np.repeat([one.view for one in self.sightings], lengths)
         self.block = np.repeat([one.pose for one in self.sightings], lengths)
         self.weights = np.ones(len(self.view))
-        self.corner = board.points[np.concatenate([one.numbers for one in self.sightings])]
+        self.number = np.concatenate([one.numbers for one in self.sightings])
+        self.corner = board.points[self.number]
         self.pixels = np.concatenate([one.pixels for one in self.sightings])
+        self.sigma = np.concatenate([np.broadcast_to(one.sigma, len(one.numbers)) for one in self.sightings])
         self.velocity, self.acceleration = np.zeros_like(self.pixels), np.zeros_like(self.pixels)
-        for one, (start, stop) in zip(self.sightings, pairwise(self.starts), strict=True):
+        self.common = []
+        for one, (start, stop) in zip(self.sightings, pairwise(starts), strict=True):
             if one.velocity is not None:
                 self.velocity[start:stop] = one.velocity
             if one.acceleration is not None:
                 self.acceleration[start:stop] = one.acceleration
+            for change, deviation in ((one.velocity, _JITTER_S), (one.growth, _GROWTH_PX)):
+                if change is not None and change.any():
+                    along = (change / self.sigma[start:stop, None]).ravel()
+                    size = float(np.linalg.norm(along))
+                    lost = 1 - 1 / float(np.hypot(1, deviation * size / _NOISE_PX))
+                    self.common.append((slice(start, stop), along / size, lost))
         self.sizes = np.array(sizes, float)
         num_views, self.num_lens = free_lens.shape
         self.free = np.concatenate([free_lens.ravel(), np.repeat(free_camera, 7)])
         lenses, cameras = np.split(np.arange(len(self.free)), [free_lens.size])
         self.columns = np.concatenate([lenses.reshape(num_views, -1), cameras.reshape(num_views, 7)], axis=1)
         self.scale_px = 10.0
-        self.motion = [self._motion_of(one) for one in self.sightings]
-
-    @staticmethod
-    def _motion_of(sighting: Sighting) -> tuple[Array, float]:
-        """Return the unit vector of the motion of all corners, and the share of an error along it that is kept."""
-        if sighting.velocity is None or not sighting.velocity.any():
-            return np.zeros(2 * len(sighting.numbers)), 1.0
-        speed = float(np.linalg.norm(sighting.velocity))
-        return sighting.velocity.ravel() / speed, 1 / float(np.hypot(1, _JITTER_S * speed / _NOISE_PX))
 
     def residuals(self, state: State) -> Float[Array, "N 2"]:
-        """Return reprojection errors, without most of those of single times, which move all corners of a picture."""
-        return self._whitened(self.errors_px(state)[0])[0]
+        """Return reprojection errors in scales, without most of those that all corners of a picture share."""
+        return self._scaled(self.errors_px(state)[0])[0]
 
     def linearized(self, state: State) -> tuple[Float[Array, "N 2"], Float[Array, "N 2 K"], Float[Array, "N 2 6"]]:
         """Return these, and derivatives by lens, motion and clock of the camera, and by the motion of the board."""
-        residual, by_view, by_board = self._whitened(*self.errors_px(state, jacobian=True))
+        residual, by_view, by_board = self._scaled(*self.errors_px(state, jacobian=True))
         return residual, by_view, by_board
 
-    def _whitened(self, *parts: Array) -> list[Array]:
-        for index, (along, kept) in enumerate(self.motion):
-            if kept < 1:
-                rows = slice(self.starts[index], self.starts[index + 1])
-                for values in parts:
-                    block = values[rows].reshape(len(along), -1)
-                    block -= (1 - kept) * np.outer(along, along @ block)
-        return [values / self.scale_px for values in parts]
+    def _scaled(self, *parts: Array) -> list[Array]:
+        found = [part / (self.scale_px * self.sigma.reshape(-1, *[1] * (part.ndim - 1))) for part in parts]
+        for rows, along, lost in self.common:
+            for part in found:
+                block = part[rows].reshape(len(along), -1)
+                block -= lost * np.outer(along, along @ block)
+        return found
 
     def errors_px(self, state: State, jacobian: bool = False) -> list[Array]:
         """Return reprojection errors [N, 2], and if requested their derivatives [N, 2, L + 7], [N, 2, 6]."""
@@ -252,24 +254,28 @@ class BoardAdjustment(LeastSquares[State]):
         )
 
     def deviations(self, state: State) -> tuple[Float[Array, "V L"], Float[Array, " V"]]:
-        """Return standard deviations of the lenses and clocks, 0 of those that are not free."""
+        """Return standard deviations of the lenses and clocks, 0 of those that are not free.
+
+        Errors of a pose of the board are correlated, as by blur, and those of a corner, as of its print: the larger
+        one of the deviations that count each pose, or each corner of the board, as one measurement.
+        """
         variance = np.zeros(len(self.free))
-        variance[self.free] = (self.changes(state) ** 2).sum(0)
+        variance[self.free] = np.max([(changes**2).sum(0) for changes in self.changes(state)], axis=0)
         deviation = np.sqrt(variance)[self.columns]
         return deviation[:, : self.num_lens], deviation[:, -1]
 
-    def changes(self, state: State) -> Float[Array, "R F"]:
-        """Return independent changes of the free parameters, the squares of which add up to their covariance.
+    def changes(self, state: State) -> tuple[Float[Array, "R F"], Float[Array, "S F"]]:
+        """Return how the free parameters change to first order without each pose, and by the errors of each corner.
 
-        They are those without each pose of the board, to first order, so that errors of one pose may be correlated;
-        and those by the deviations of priors.
+        Both have changes by the priors, too. The squares of independent changes add up to variances.
 
-        Source: Efron, "The jackknife, the bootstrap and other resampling plans", 1982, section 3; second derivatives
-        of the kernel as in Triggs et al., section 4.3, in the mean over directions.
+        Source: Efron, "The jackknife, the bootstrap and other resampling plans", 1982, section 3; Triggs et al.,
+        section 4.3: second derivatives of the kernel, here in the mean over directions.
         """
         residual, *slopes = self.linearized(state)
         by_view, by_board = (slope / (1 + (residual**2).sum(-1))[:, None, None] for slope in slopes)
         prior, place = self.prior(state)[1][:, self.free], np.cumsum(self.free) - 1
+        by_corner = np.zeros((self.number.max() + 1, len(prior[0])))
 
         def normal(pose: int) -> tuple[_Indices, Array, Array]:
             """Return which free parameters a pose concerns, and what it adds to the reduced normal equations."""
@@ -281,7 +287,9 @@ class BoardAdjustment(LeastSquares[State]):
             slope = slope[..., columns].reshape(2 * len(slope), -1)
             board = np.linalg.qr(by_board[rows].reshape(len(slope), 6))[0]
             slope -= board @ (board.T @ slope)
-            return place[columns], slope.T @ slope, slope.T @ residual[rows].ravel()
+            pulls = slope * residual[rows].reshape(-1, 1)
+            np.add.at(by_corner, (self.number[rows].repeat(2)[:, None], place[columns]), pulls)
+            return place[columns], slope.T @ slope, pulls.sum(0)
 
         matrix, parts, without = prior.T @ prior, [normal(pose) for pose in np.unique(self.block)], []
         for own, part, _ in parts:
@@ -292,8 +300,9 @@ class BoardAdjustment(LeastSquares[State]):
             less[np.ix_(own, own)] -= part
             pull[own] = right
             without.append(np.linalg.solve(less, pull))
-        spread = (np.stack(without) - np.mean(without, axis=0)) * np.sqrt(1 - 1 / len(parts))
-        return np.concatenate([spread, np.linalg.solve(matrix, prior.T).T / _SCALE])
+        by_pose = (np.stack(without) - np.mean(without, axis=0)) * np.sqrt(1 - 1 / len(parts))
+        by_prior, by_corner = (np.linalg.solve(matrix, part.T).T for part in (prior / _SCALE, by_corner))
+        return np.concatenate([by_pose, by_prior]), np.concatenate([by_corner, by_prior])
 
 
 def board_poses(

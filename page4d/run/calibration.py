@@ -303,6 +303,8 @@ def _sightings(view: int, found: Sequence[Corners | None], times: Float[Array, "
                 numbers=corners.numbers,
                 pixels=corners.pixels,
                 sharpness=corners.sharpness / best,
+                sigma=corners.sigma,
+                growth=corners.growth,
                 velocity=np.average(moves, axis=0, weights=steps[::-1]) if moves else None,
                 acceleration=2 * (moves[1] - moves[0]) / sum(steps) if len(moves) > 1 else None,
             )
