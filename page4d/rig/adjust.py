@@ -238,18 +238,21 @@ _FIRST_TOLERANCE = 1e-3
 _OUTLIER = 4.5
 """Observations beyond this many sigmas (3 thresholds of pairs) are dropped after the first adjustment."""
 
-_INDEPENDENT = 4.0
-"""Observations per view and kind of evidence whose errors count as independent: keypoints are biased, and lenses not
-exact, so that more observations gain little. On `treadmill` (people, 1500 per view) lines are 16 px off, with 17 px
-expected; on `caliscope_a` (texture, 770) 4.0 and 2.3 px, on `tabletop` (texture) 0.8 and 1.8 px."""
+_INDEPENDENT, _PEOPLE_INDEPENDENT = 4.0, 0.07
+"""Observations of texture per view, and weights of people, that count as independent against directions of edges:
+rotations from people are 1.4 degrees wrong."""
 
-_PEOPLE_INDEPENDENT = 0.07
-"""The same of people, in weights, against directions of edges: rotations from people are 1.4 degrees wrong."""
+_HELD = {True: (0.005, 0.02, 0.005), False: (0.0, 0.05, 0.02)}
+"""Standard deviations of what stays of known and of unknown lenses: of the log focal length, of k1 where it is not
+estimated, and of the principal point in long sides, along both axes. Errors of rotations of `caliscope_a` from
+texture have a median of 1.0 of the stated ones, of `room3`, a rendered one, 0.04; with 0.001 they are 4 and 0.2. Of
+12 calibrated lenses principal points are 0.2 to 2.7 % off the centre, 1.4 % in the root mean square."""
 
-_FOCAL_BIAS = 0.4
-"""Least standard deviation of a focal length from people, in those of their few independent observations: 17 % wrong
-ones of 30 instants of `treadmill`, and 6 % of `sports3`, had 2.7 and 0.4 % by all keypoints; now errors of 29 of 32
-are below three, and the largest is 3.3. Simulated people, with smaller biases, have at most 1."""
+_PARTS = np.array([0] * 11 + [1, 2] * 6 + [3, 4] * 5)
+"""Parts of the body of all joints, whose errors are biased together: head, arms and legs."""
+
+_CELLS = 4
+"""Cells per side of a picture whose texture has common errors."""
 
 RESIDUAL_LIMIT = TOLERANCE
 """Median residual in focal lengths beyond which a camera does not fit the others."""
@@ -279,24 +282,26 @@ _FAR = 1.0
 class Adjustment:
     """Adjusted cameras and points of a part of the rig; fixed cameras and the scale are those of the start.
 
-    Of each lens, `log_focal` is the logarithm of the factor on its focal length, and `focal_std` its standard
-    deviation; `k1` and `k1_std` are those of radial distortion. All are 0 where the lens is known. `residual_px` are
+    Of each lens, `log_focal` is the logarithm of the factor on its focal length, `focal_std` its standard deviation,
+    `evidence_std` that if the rest of the lens is right; `k1` and `k1_std` are those of radial distortion. All are 0
+    where the lens is known. `residual_px` are
     reprojection errors of the observations of `tracks`. `directed` are the cameras with directions of edges.
     `covariance` is that of the motions of all cameras in their frames (rotation vector, translation), their log focal
-    lengths, and k1.
+    lengths, k1, and principal points in focal lengths.
     """
 
     world_to_camera: Float[Array, "V 4 4"]
     intrinsics: Float[Array, "V 3 3"]
     log_focal: Float[Array, " V"]
     focal_std: Float[Array, " V"]
+    evidence_std: Float[Array, " V"]
     k1: Float[Array, " V"]
     k1_std: Float[Array, " V"]
     points: Float[Array, "P 3"]
     tracks: Observations
     residual_px: Float[Array, " N"]
     directed: tuple[int, ...] = ()
-    covariance: Float[Array, "8V 8V"]
+    covariance: Float[Array, "10V 10V"]
 
     def distance_std(self, first: int, second: int) -> float:
         """Return the relative standard deviation of the distance between two cameras, in a rig of fixed size."""
@@ -304,9 +309,17 @@ class Adjustment:
         rotation = np.swapaxes(both[:, :3, :3], 1, 2)
         apart = np.subtract(*(rotation @ both[:, :3, 3:])[..., 0])
         change = np.concatenate([both[0, :3, :3] @ apart, -both[1, :3, :3] @ apart])
-        moved = np.concatenate([np.arange(8 * view + 3, 8 * view + 6) for view in (first, second)])
+        moved = np.concatenate([np.arange(10 * view + 3, 10 * view + 6) for view in (first, second)])
         variance = float(change @ self.covariance[np.ix_(moved, moved)] @ change)
         return float(np.sqrt(max(variance, 0.0)) / max(float(apart @ apart), 1e-300))
+
+    def rotation_std_deg(self) -> Float[Array, "V V"]:
+        """Return the standard deviations of the rotations between every two cameras."""
+        turns = self.world_to_camera[:, :3, :3]
+        blocks = self.covariance.reshape(len(turns), 10, len(turns), 10)[:, :3, :, :3]
+        variance = np.einsum("iaia->i", blocks)
+        common = np.einsum("iajb,jbc,iac->ij", blocks, turns, turns)
+        return np.asarray(np.degrees(np.sqrt(np.maximum(variance[:, None] + variance - 2 * common, 0.0))))
 
     def epipolar_std_px(self, sizes: Sequence[tuple[int, int]]) -> Float[Array, "V V"]:
         """Return standard deviations, in pixels of the second view, of the epipolar lines of pixels of the first.
@@ -338,7 +351,7 @@ class Adjustment:
             by_seen = across[:, None] @ by_seen
             # A pixel of the first camera keeps its place: the scene moves with the camera instead.
             change = np.concatenate([-by_seen @ relative[:3, :3] @ _by_camera(local), by_seen @ _by_camera(seen)], -1)
-            both = np.concatenate([np.arange(8 * view, 8 * view + 8) for view in (first, second)])
+            both = np.concatenate([np.arange(10 * view, 10 * view + 10) for view in (first, second)])
             variance = (change @ self.covariance[np.ix_(both, both)] @ np.swapaxes(change, 1, 2)).mean()
             std[first, second] = np.sqrt(max(float(variance), 0.0))
         return std
@@ -386,19 +399,17 @@ def adjust(
         distance = np.linalg.norm(problem.residuals(state), axis=-1)
         if not is_last:
             tracks = tracks.select(distance < _OUTLIER)
-    std, covariance = problem.lens_std(state), problem.covariance(state)
-    own = np.sqrt(np.maximum(np.diag(covariance).reshape(-1, 8)[:, 6:], 0.0))
-    if directions:  # their weights are inflated, which the covariance makes up for
-        std = np.maximum(std, own)
-    elif tracks.is_people.any():
-        std[:, 0] = np.maximum(std[:, 0], _FOCAL_BIAS * own[:, 0])
+    problem = _Problem(tracks, intrinsics, groups, groups[list(k1)], texture_sigma, fixed, directions, holds=True)
+    noise, covariance = problem.covariance(state)
+    std = np.sqrt([np.diag(one).reshape(-1, 10)[:, 6:8] for one in (covariance, noise)])
     return Adjustment(
         world_to_camera=cameras,
         intrinsics=matrices,
         log_focal=problem.of_views(lenses)[:, 0],
-        focal_std=std[:, 0],
+        focal_std=np.where(groups < 0, 0.0, std[0, :, 0]),
+        evidence_std=std[1, :, 0],
         k1=bent,
-        k1_std=std[:, 1],
+        k1_std=std[1, :, 1],
         points=state.points,
         tracks=tracks,
         residual_px=distance * problem.sigma_px,
@@ -461,11 +472,12 @@ def by_local(local: Float[Array, "N 3"]) -> Float[Array, "N 2 3"]:
     return np.stack([np.stack([1 / z, zero, -x / z**2], -1), np.stack([zero, 1 / z, -y / z**2], -1)], -2)
 
 
-def _by_camera(local: Float[Array, "N 3"]) -> Float[Array, "N 3 8"]:
-    """Return the derivatives of points by the camera's motion, its log focal length and k1, which magnify x and y."""
+def _by_camera(local: Float[Array, "N 3"]) -> Float[Array, "N 3 10"]:
+    """Return the derivatives of points by the camera's motion and lens, which magnifies and shifts x and y."""
     magnified = local * [1.0, 1.0, 0.0]
     squared = (magnified**2).sum(-1, keepdims=True) / local[:, 2:] ** 2
-    return np.concatenate([by_motion(local), np.stack([magnified, squared * magnified], -1)], -1)
+    shift = local[:, 2:, None] * np.eye(3)[:, :2]
+    return np.concatenate([by_motion(local), np.stack([magnified, squared * magnified], -1), shift], -1)
 
 
 class _Problem(LeastSquares[_State]):
@@ -480,6 +492,8 @@ class _Problem(LeastSquares[_State]):
         texture_sigma: float,
         fixed: Collection[int],
         directions: Mapping[int, Directions],
+        *,
+        holds: bool = False,
     ) -> None:
         self.tracks, self.intrinsics, self.groups, self.directions = tracks, intrinsics, groups, directions
         self.view, self.block = tracks.view, tracks.point
@@ -493,17 +507,25 @@ class _Problem(LeastSquares[_State]):
         self.prior_mean[groups[groups >= 0], 0] = -relative[groups >= 0]
         mean = np.full((num_groups, num_groups), 1 / max(num_groups, 1))
         precision = mean / max(num_groups, 1) / _FOCAL_PRIOR**2 + (np.eye(num_groups) - mean) / _FOCAL_SPREAD**2
-        # Columns of the parameters of each view; those of the lens of a known one are the last, which is never free.
+        # Columns of the parameters of each view; of what stays of its lens the last, or own ones, which are not free.
         cameras = np.arange(6 * num_views).reshape(-1, 6)
-        size = cameras.size + 2 * num_groups + 3
-        lens = np.where(groups >= 0, cameras.size + groups + [[0], [num_groups]], size)
-        self.columns = np.concatenate([cameras, lens.T], axis=1)
+        lenses = cameras.size + np.arange(2 * num_groups).reshape(2, -1)
+        self.axes = cameras.size + lenses.size + np.arange(3)
+        size = cameras.size + lenses.size + 3
+        self.holds, num_own = holds, 4 * num_views if holds else 0
+        stays = np.stack([groups < 0, ~np.isin(groups, [*bent]), *np.ones((2, num_views), bool)], -1)
+        own = size + holds * np.arange(stays.size).reshape(stays.shape)
+        own[:, :2] = np.where(stays[:, :2], own[:, :2], cameras.size + groups[:, None] + [0, num_groups])
+        self.columns = np.concatenate([cameras, own[:, : 4 if holds else 2]], axis=1)
         slope = block_diag(np.linalg.cholesky(precision).T, np.eye(num_groups) / _K1_PRIOR)
-        self.prior_slope = np.pad(slope, ((0, 0), (cameras.size, 3)))
-        self.free = np.ones(size, bool)
-        self.free[-3:] = bool(directions)
+        self.prior_slope = np.pad(slope, ((0, 0), (cameras.size, 3 + num_own)))
+        self.free = np.arange(size + num_own) < size
+        self.free[self.axes] = bool(directions)
         self.free[cameras[list(fixed)]] = False
-        self.free[cameras.size + num_groups : -3] = np.isin(np.arange(num_groups), [*bent])
+        self.free[lenses[1]] = np.isin(np.arange(num_groups), [*bent])
+        held = np.array([_HELD[bool(group < 0)] for group in groups])[:, [0, 1, 2, 2]]
+        held[:, 2:] *= (2 * intrinsics[:, :2, 2].max(axis=1) / focal)[:, None]
+        self.held = np.where(stays, held, 0.0).ravel()
         self.fixed = list(fixed)
         independent = np.where(tracks.is_people, _PEOPLE_INDEPENDENT, _INDEPENDENT)
         self.inflation = np.maximum(np.bincount(tracks.view, self.weights / independent, num_views), 1.0)
@@ -543,13 +565,15 @@ class _Problem(LeastSquares[_State]):
         )
         slope = matrix @ bend @ by_local(local)
         by_lens = matrix @ np.stack([_distorted(plane, k1), squared[:, None] * plane], -1)
-        by_camera = np.concatenate([slope @ by_motion(local), by_lens], -1)
+        parts = [slope @ by_motion(local), by_lens, *([matrix] if self.holds else [])]
+        by_camera = np.concatenate(parts, -1)
         return self.residuals(state), by_camera, slope @ state.cameras[self.view, :3, :3]
 
     def prior(self, state: _State) -> tuple[Float[Array, " R"], Float[Array, "R F"]]:
         """Return the deviations of unknown focal lengths and of k1, and of those from directions."""
         slope = self.prior_slope
-        value = slope[:, slope.shape[1] - len(slope) - 3 : -3] @ (state.lenses - self.prior_mean).T.ravel()
+        begin = self.axes[0] - len(slope)
+        value = slope[:, begin : self.axes[0]] @ (state.lenses - self.prior_mean).T.ravel()
         values, slopes = zip(
             (value, slope), *(self.of_directions(view, state) for view in self.directions), strict=True
         )
@@ -562,7 +586,9 @@ class _Problem(LeastSquares[_State]):
         value = np.append(turn, seen.log_focal - self.of_views(state.lenses)[view, 0])
         slope = np.zeros((4, len(self.free) + 1))
         slope[:3, self.columns[view, :3]], slope[3, self.columns[view, 6]] = -np.eye(3), -1.0
-        slope[:3, -4:-1] = -rotation
+        slope[:3, self.axes] = -rotation
+        if self.holds:  # directions that were seen with another principal point are turned
+            slope[:2, self.columns[view, 8:]] = [[0.0, 1.0], [-1.0, 0.0]]
         values, vectors = np.linalg.eigh(self.inflation[view] * seen.information)
         root = np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T
         return root @ value, root @ slope[:, :-1]
@@ -584,49 +610,41 @@ class _Problem(LeastSquares[_State]):
         cameras = motions(change[:size].reshape(-1, 6)) @ state.cameras
         return _State(cameras, state.points + blocks, lenses, exp_rotation(change[-3:]) @ state.axes)
 
-    def lens_std(self, state: _State) -> Float[Array, "V 2"]:
-        """Return the standard deviations of log focal lengths and k1 from the curvature of the cost at the optimum.
+    def covariance(self, state: _State) -> tuple[Float[Array, "10V 10V"], Float[Array, "10V 10V"]]:
+        """Return the covariance of the motions and lenses of all cameras at the optimum: from evidence, and all.
 
-        The residuals' own variance replaces the assumed one, and correlated keypoints count as fewer.
+        Errors of evidence are those observed: common ones of texture in a cell of a picture, of people at several
+        instants, and of a part of the body at all of them. What stays of lenses has errors of `_HELD`.
+
+        Source: White, "Maximum likelihood estimation of misspecified models", 1982: the sandwich estimator; Schmidt,
+        "Application of state-space methods to navigation problems", 1966: parameters that are not estimated.
         """
-        squared = (self.residuals(state) ** 2).sum(-1)
-        robust = self.weights / (1 + squared)
-        variance = max(float(robust @ squared / (2 * max(robust.sum(), 1e-12))), 1e-12)
-        inverse = np.linalg.pinv(Normal(self, state, robust / variance).reduced()[0])
-        std = np.zeros(len(self.free) + 1)
-        std[:-1][self.free] = np.sqrt(np.maximum(np.diag(inverse), 0.0))
-        return np.asarray(std[self.columns[:, 6:]])
-
-    def covariance(self, state: _State) -> Float[Array, "8V 8V"]:
-        """Return the covariance of the motions and lenses of all cameras at the optimum.
-
-        The variances of residuals are those observed, of people and of texture, times the number of observations that
-        count as one.
-
-        Source: White, "Maximum likelihood estimation of misspecified models", 1982: the sandwich estimator.
-        """
-        squared = (self.residuals(state) ** 2).sum(-1)
-        robust = self.weights / (1 + squared)
-        people, view = self.tracks.is_people, self.view
-        variance = np.zeros_like(robust)
-        for kind in (people, ~people):
-            count = np.bincount(view[kind], minlength=len(state.cameras))
-            # Each point takes 3 of the degrees of freedom of its observations.
-            points = len(np.unique(self.block[kind]))
-            freedom = max(1.0 - 1.5 * points / max(kind.sum(), 1), 0.1)
-            observed = robust[kind] @ squared[kind] / (2 * freedom * max(robust[kind].sum(), 1e-12))
-            variance[kind] = observed * np.maximum(count / _INDEPENDENT, 1.0)[view[kind]]
-        bread, meat = Normal(self, state, robust), Normal(self, state, robust**2 * variance)
+        system = Normal(self, state)
+        full, free = system.eliminated()[0], np.flatnonzero(self.free)
+        inverse = system.solved(full[np.ix_(free, free)], np.eye(len(free)))
+        prior = self.prior(state)[1]
+        known = prior.T @ prior
         for seen in self.directions:
             slope = self.of_directions(seen, state)[1]
-            meat.hessian += (self.inflation[seen] - 1) * slope.T @ slope
-        matrix, _, inverse = bread.reduced()
-        size, free = len(self.free), np.flatnonzero(self.free)
-        moved = inverse @ bread.coupling
-        mixed = moved.reshape(-1, size).T @ meat.coupling.reshape(-1, size)
-        within = moved.reshape(-1, size).T @ (meat.block_hessian @ moved).reshape(-1, size)
-        inverted = np.linalg.pinv(matrix)
-        full = np.zeros((size + 1, size + 1))
-        full[np.ix_(free, free)] = inverted @ (meat.hessian - mixed - mixed.T + within)[np.ix_(free, free)] @ inverted
+            known += (self.inflation[seen] - 1) * slope.T @ slope
+        noise, effect = np.zeros_like(full), np.zeros((len(full), len(self.held)))
+        held = np.arange(len(full) - len(self.held), len(full))
+        noise[np.ix_(free, free)] = inverse @ known[np.ix_(free, free)] @ inverse
+        for clusters in self._clusters():
+            noise[np.ix_(free, free)] += system.clustered(clusters)
+        effect[free], effect[held] = -inverse @ full[np.ix_(free, held)], np.eye(len(held))
         columns = self.columns.reshape(-1)
-        return np.asarray(full[np.ix_(columns, columns)])
+        effect = effect[columns] * self.held
+        noise = noise[np.ix_(columns, columns)]
+        return noise, noise + effect @ effect.T
+
+    def _clusters(self) -> tuple[Int[_Indices, " P"], Int[_Indices, " P"]]:
+        """Return clusters of points: by instants or cells of the first view; by parts of the body (-1: none)."""
+        tracks = self.tracks
+        first = np.flatnonzero(np.diff(tracks.point, prepend=-1))
+        view, side = tracks.view[first], 2 * self.intrinsics[tracks.view[first], :2, 2]
+        cell = np.clip(_CELLS * tracks.pixels[first] / side, 0, _CELLS - 1).astype(np.int64)
+        of_texture = -1 - _CELLS * (_CELLS * view + cell[:, 0]) - cell[:, 1]
+        are_people = tracks.joint >= 0
+        within = np.where(are_people, tracks.instant // CORRELATED_POSES, of_texture)
+        return within - within.min(initial=0), np.where(are_people, _PARTS[tracks.joint], -1)

@@ -318,7 +318,7 @@ class Assembly:
             return False
         linked = [view for pair in self.placement.pairs for view in pair.views]
         links = np.bincount(linked, minlength=len(self.names))
-        return int(links.min()) >= _SUFFICIENT_LINKS and float(self.adjustment.focal_std.max()) <= FOCAL_LIMIT
+        return int(links.min()) >= _SUFFICIENT_LINKS and float(self.adjustment.evidence_std.max()) <= FOCAL_LIMIT
 
     def _is_whole(self) -> bool:
         """Return whether all views are placed, by pairs of which none contradicts the others."""

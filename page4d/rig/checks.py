@@ -24,6 +24,9 @@ _OWN_FOCAL_LIMIT = 0.03
 """Relative standard deviation of a focal length from texture alone, and its change in the last round, beyond which
 cameras are not placed."""
 
+_TURN_LIMIT_DEG = 3.0
+"""Standard deviation of a rotation that is reported."""
+
 _MIN_HALF = 8
 """Instants per half below which stability is not measured."""
 
@@ -39,6 +42,7 @@ def refuse_unconfirmed(rig: Assembly) -> None:
         _check_links(rig)
         _check_focals(rig, rig.adjustment)
         _check_links(rig)  # it may have refused the link of others
+        _note_turns(rig, rig.adjustment)
 
 
 def _note_contradictions(rig: Assembly) -> None:
@@ -47,6 +51,19 @@ def _note_contradictions(rig: Assembly) -> None:
         if pair.contradicts_known:
             names = " and ".join(rig.names[view] for view in pair.views)
             rig.notes.append(f"the calibration does not fit {names}: {pair.evidence} shows them {pair.reason}")
+
+
+def _note_turns(rig: Assembly, found: Adjustment) -> None:
+    """Report placed cameras whose rotation from the best known one is uncertain."""
+    views = [view for view in rig.placement.views if view not in rig.reasons]
+    rows = [rig.placement.views.index(view) for view in views]
+    std = found.rotation_std_deg()[np.ix_(rows, rows)]
+    best = int(np.median(std, axis=1).argmin()) if views else 0
+    for row, view in enumerate(views):
+        if std[best, row] > _TURN_LIMIT_DEG and view not in rig.known:
+            way = "more common evidence" if rig.lenses[view].is_known else "⟨intrinsics⟩"
+            text = f"{rig.names[view]} may be turned by {std[best, row]:.0f} degrees from {rig.names[views[best]]}"
+            rig.notes.append(f"{text}: {way} would place it better")
 
 
 def _check_residuals(rig: Assembly, found: Adjustment) -> None:
@@ -135,9 +152,9 @@ def _check_focals(rig: Assembly, found: Adjustment) -> None:
     Without a loop, a focal length and the poses of its pairs change together: chains of rendered rigs are 8 to 31
     degrees wrong at small standard deviations.
     """
-    error = max(float(found.focal_std.max()), rig.lens_change(found))
+    error = max(float(found.evidence_std.max()), rig.lens_change(found))
     left, reason = set(rig.placement.views) - rig.reasons.keys(), ""
-    directed = {rig.placement.views[row] for row in found.directed if found.focal_std[row] <= _OWN_FOCAL_LIMIT}
+    directed = {rig.placement.views[row] for row in found.directed if found.evidence_std[row] <= _OWN_FOCAL_LIMIT}
     has_people = any(pair.evidence is Evidence.PEOPLE for pair in rig.placement.pairs)
     if not has_people and error > _OWN_FOCAL_LIMIT:
         reason = f"texture determines its focal length to {error:.0%} alone (⟨focal⟩, ⟨intrinsics⟩)"

@@ -19,6 +19,9 @@ _FIRST_DAMPING, _LEAST_DAMPING, _MAX_DAMPING = 1e-3, 1e-9, 1e8
 _GAUGE = 1e6
 """Weight of a fixed direction, in units of the largest diagonal entry of the normal equations."""
 
+_LEAST_SHARE = 1e-10
+"""Share that is added to the information on every parameter: a cluster that is left out may have all of it."""
+
 StateT = TypeVar("StateT")
 
 
@@ -82,21 +85,18 @@ class LeastSquares(ABC, Generic[StateT]):
 
 
 class Normal(Generic[StateT]):
-    """Normal equations at a state, by default weighted by the kernel, with the blocks eliminated in each step."""
+    """Normal equations at a state, weighted by the kernel, with the blocks eliminated in each step.
 
-    def __init__(
-        self, problem: LeastSquares[StateT], state: StateT, weight: Float[Array, " N"] | None = None
-    ) -> None:
+    `pulls` [M, F] are what every block adds to the right side.
+    """
+
+    def __init__(self, problem: LeastSquares[StateT], state: StateT) -> None:
         self.problem, self.state = problem, state
         residual, by_view, by_block = problem.linearized(state)
-        if weight is None:
-            weight = problem.weights / (1 + (residual**2).sum(-1))
+        weight = problem.weights / (1 + (residual**2).sum(-1))
         size, num_blocks = len(problem.free), int(problem.block.max()) + 1
         weighted = by_view * weight[:, None, None]
-        hessian = np.zeros((size + 1, size + 1))
-        for view, columns in enumerate(problem.columns):
-            both = (part[problem.view == view].reshape(-1, len(columns)) for part in (weighted, by_view))
-            hessian[np.ix_(columns, columns)] += next(both).T @ next(both)
+        self.slopes = weighted, by_view
         # Rows of one view and block follow each other; several views may have one lens.
         starts = np.flatnonzero(np.diff(problem.view, prepend=-1) | np.diff(problem.block, prepend=-1))
         block, columns = problem.block[starts], problem.columns[problem.view[starts]]
@@ -107,13 +107,30 @@ class Normal(Generic[StateT]):
         weighted = by_block * weight[:, None, None]
         within = _summed(block, np.add.reduceat(np.swapaxes(weighted, 1, 2) @ own, starts), num_blocks)
         self.coupling = np.ascontiguousarray(np.swapaxes(mixed[:, :-1, :-1], 1, 2))
+        self.pulls = mixed[:, :-1, -1]
         self.block_hessian, self.block_gradient = within[..., :-1], within[..., -1]
         value, slope = problem.prior(state)
-        self.hessian = hessian[:-1, :-1] + slope.T @ slope
-        self.gradient = mixed[:, :-1, -1].sum(0) - slope.T @ value
+        self.hessian = self._of_views(np.ones(num_blocks, bool)) + slope.T @ slope
+        self.gradient = self.pulls.sum(0) - slope.T @ value
+
+    def _of_views(self, blocks: Bool[NDArray[np.bool_], " M"]) -> Float[Array, "F F"]:
+        """Return the matrix of all parameters from the observations of some blocks, before their elimination."""
+        rows, hessian = np.flatnonzero(blocks[self.problem.block]), np.zeros((len(self.problem.free) + 1,) * 2)
+        of_rows = self.problem.view[rows]
+        for view in np.unique(of_rows):
+            columns, seen = self.problem.columns[view], rows[of_rows == view]
+            weighted, by_view = (part[seen].reshape(-1, len(columns)) for part in self.slopes)
+            hessian[np.ix_(columns, columns)] += weighted.T @ by_view
+        return hessian[:-1, :-1]
 
     def reduced(self, damping: float = 0.0) -> tuple[Array, Array, Array]:
         """Return the matrix and right side of the free parameters, and the inverse of the blocks."""
+        matrix, right, inverse = self.eliminated(damping)
+        free = self.problem.free
+        return matrix[np.ix_(free, free)], right[free], inverse
+
+    def eliminated(self, damping: float = 0.0) -> tuple[Array, Array, Array]:
+        """Return the matrix and right side of all parameters, and the inverse of the blocks."""
         diagonal = np.einsum("pii->pi", self.block_hessian)
         floor = 1e-12 * diagonal.max(initial=1e-300)
         inverse = np.linalg.inv(
@@ -126,8 +143,37 @@ class Normal(Generic[StateT]):
         right = self.gradient - eliminated.T @ self.block_gradient.reshape(-1)
         still = self.problem.gauge(self.state)
         matrix += _GAUGE * np.diag(self.hessian).max() * still.T @ still
-        free = self.problem.free
-        return matrix[np.ix_(free, free)], right[free], inverse
+        return matrix, right, inverse
+
+    def clustered(self, clusters: Int[_Indices, " M"]) -> Float[Array, "free free"]:
+        """Return the covariance of the free parameters at an optimum where blocks of a cluster have common errors.
+
+        It is that of the jackknife over clusters, of one linear step each; a number below 0 is no cluster. Blocks of
+        a single cluster count as independent. Priors count as exact.
+
+        Source: Bell and McCaffrey, "Bias reduction in standard errors for linear regression with multi-stage
+        samples", 2002.
+        """
+        matrix, _, inverse = self.reduced()
+        free, numbers = self.problem.free, np.unique(clusters[clusters >= 0])
+        solved = inverse @ self.coupling
+        pulls = (self.pulls - (self.block_gradient[:, None] @ solved)[:, 0])[:, free]
+        if len(numbers) == 1:
+            changes = self.solved(matrix, pulls.T)
+            return np.asarray(changes @ changes.T)
+        changes = np.zeros((len(matrix), len(numbers)))
+        for column, number in enumerate(numbers):
+            blocks = clusters == number
+            own = self._of_views(blocks) - np.tensordot(self.coupling[blocks], solved[blocks], ((0, 1), (0, 1)))
+            changes[:, column] = self.solved(matrix - own[np.ix_(free, free)], pulls[blocks].sum(0)[:, None])[:, 0]
+        return np.asarray((1 - 1 / max(len(numbers), 1)) * changes @ changes.T)
+
+    def solved(self, matrix: Float[Array, "free free"], right: Float[Array, "free R"]) -> Float[Array, "free R"]:
+        """Solve for the free parameters, which have several units; those that are not determined stay near 0."""
+        diagonal = np.diag(self.hessian)[self.problem.free]
+        scale = np.where(diagonal > 0, diagonal, 1.0)[:, None] ** -0.5
+        scaled = matrix * scale * scale.T + _LEAST_SHARE * np.eye(len(matrix))
+        return np.asarray(scale * np.linalg.solve(scaled, scale * right))
 
     def step(self, damping: float) -> StateT | None:
         """Return the state after one damped step."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from page4d.choices import Registration
-from page4d.errors import Notice
+from page4d.errors import Level, Notice, listed
 from page4d.options import in_options
 from page4d.output.rig_record import PairRecord, PlacedRecord, RegistrationRecord
 from page4d.rig.assembly import Assembly, in_world
@@ -42,6 +42,8 @@ def register_rig(evidence: PixelEvidence, notify: Callable[[Notice], None]) -> R
     lacks_model = asked in (Registration.AUTO, Registration.PEOPLE) and assembly.people is None
     cameras, found = placed_views(assembly)
     height = assembly.person_height
+    if text := assumed_centers(assembly):
+        notify(Notice(text, Level.INFO))
     record = RegistrationRecord(
         asked=asked,
         pairs=pair_records(assembly),
@@ -103,6 +105,16 @@ def _note_clocks(rig: Assembly, evidence: PixelEvidence) -> None:
         text = f"people in {rig.names[view]} fit the other views {abs(apart) * interval_s:.2f} s"
         later = "later" if apart > 0 else "earlier"
         rig.notes.append(f"{text} {later}: cameras may be degrees wrong (⟨sync=people⟩ or ⟨sync=FILE⟩)")
+
+
+def assumed_centers(rig: Assembly) -> str:
+    """Return what follows from the principal points of placed views of unknown lenses; empty if there are none."""
+    unknown = [rig.names[view] for view in rig.cameras() if not rig.lenses[view].is_known]
+    if rig.adjustment is None or not unknown:
+        return ""
+    std = float(np.median(rig.adjustment.rotation_std_deg()[np.triu_indices(len(rig.placement.views), 1)]))
+    place = f"{listed(unknown)}: the principal point of an unknown lens is assumed at the centre of the pictures"
+    return f"{place}, rotations are uncertain by {std:.1f} degrees, and by more if a video was cropped off the centre"
 
 
 def placed_views(rig: Assembly) -> tuple[list[PlacedRecord], list[ViewCamera | None]]:

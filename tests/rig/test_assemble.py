@@ -25,7 +25,7 @@ from page4d.rig.records import (
     exp_rotation,
     rotation_angle_deg,
 )
-from page4d.rig.register import placed_views
+from page4d.rig.register import assumed_centers, placed_views
 from page4d.rig.texture import ROOT_SIFT, TextureMatches, match_textures
 from tests.rig.people_rig import FOCAL_PX, Filming, film_people
 from tests.rig.people_rig import lens as people_lens
@@ -140,13 +140,20 @@ def test_a_calibration_that_contradicts_the_evidence_is_reported():
     assert "the calibration does not fit a and b: people shows them" in assembly.notes[0]
 
 
-def test_a_rig_with_an_unknown_focal_length_is_registered():
+def test_a_rig_with_an_unknown_focal_length_is_registered(monkeypatch: pytest.MonkeyPatch):
     scale = np.array([[1.3, 1, 1], [1, 1.3, 1], [1, 1, 1]])
     lenses = tuple(
         replace(lens, intrinsics=lens.intrinsics * scale, focal_source=FocalSource.UNKNOWN) for lens in WORLD.lenses
     )
-    views, cameras = placed_views(assembled(lenses=lenses))
+    found = assembled(lenses=lenses)
+    views, cameras = placed_views(found)
     assert all(view.placed for view in views)
+    assert "a, b, c: the principal point" in assumed_centers(found)
+    assert not found.notes
+    monkeypatch.setattr(checks, "_TURN_LIMIT_DEG", 2.0)
+    refuse_unconfirmed(found)
+    assert len(found.notes) == 2, "all but the best view"
+    assert all("may be turned by 3 degrees" in note for note in found.notes)
     assert views[0].focal == pytest.approx(WORLD.lenses[0].focal, rel=0.05)
     for first, second in combinations(range(3), 2):
         one, other = (cameras[view].world_to_camera.numpy() for view in (first, second))

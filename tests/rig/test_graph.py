@@ -153,8 +153,11 @@ def test_the_weakest_pair_of_a_contradicting_triangle_is_dropped():
     assert placement.views == (0, 1, 2)
 
 
-@pytest.mark.parametrize("kind", [Evidence.PEOPLE, Evidence.TEXTURE])
-def test_epipolar_lines_are_as_uncertain_as_they_are_wrong(kind: Evidence, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(("kind", "share"), [(Evidence.PEOPLE, 0.6), (Evidence.TEXTURE, 1.0)])
+def test_epipolar_lines_are_as_uncertain_as_they_are_wrong(
+    kind: Evidence, share: float, monkeypatch: pytest.MonkeyPatch
+):
+    """Independent errors; those of keypoints are expected to be common to parts of the body."""
     world, rng = rig(num_instants=6), np.random.default_rng(0)
     placement = place(range(4), all_pairs(world), world.lenses)
     tracks = merge_tracks(placement.pairs, world.num_instants)
@@ -167,7 +170,7 @@ def test_epipolar_lines_are_as_uncertain_as_they_are_wrong(kind: Evidence, monke
         assert found is not None
         return found
 
-    monkeypatch.setattr(adjustment, "_INDEPENDENT", np.inf)
+    monkeypatch.setattr(adjustment, "_HELD", dict.fromkeys((True, False), (0.0, 0.0, 0.0)))
     expected, found, lengths = [], [], []
     for _ in range(10):
         noisy = replace(tracks, pixels=tracks.pixels + rng.normal(scale=0.5, size=tracks.pixels.shape))
@@ -179,15 +182,32 @@ def test_epipolar_lines_are_as_uncertain_as_they_are_wrong(kind: Evidence, monke
             [np.linalg.norm(centers[first] - centers[second]) for first, second in combinations(range(4), 2)]
         )
     ratio = np.sqrt(np.mean(np.square(found), axis=0)) / np.mean(expected, axis=0)
-    assert np.nanmedian(ratio) == pytest.approx(1.0, abs=0.3)
-    assert np.nanmin(ratio) > 0.5
+    assert np.nanmedian(ratio) == pytest.approx(share, abs=0.3)
+    assert np.nanmin(ratio) > 0.25
     assert np.nanmax(ratio) < 2.0
     spread = np.std(lengths, axis=0, ddof=1) / np.mean(lengths, axis=0)
     stated = [result.distance_std(first, second) for first, second in combinations(range(4), 2)]
-    assert np.median(spread / stated) == pytest.approx(1.0, abs=0.3)
-    monkeypatch.undo()
-    wider = one(noisy).epipolar_std_px([IMAGE_SIZE] * 4) / expected[-1]
-    assert np.nanmedian(wider) == pytest.approx(np.sqrt(6 * NUM_JOINTS / 4), rel=0.05), "4 of the observations count"
+    assert np.median(spread / stated) == pytest.approx(share, abs=0.3)
+
+
+@pytest.mark.parametrize("shift_px", [0.0, 25.0])
+def test_rotations_are_as_uncertain_as_they_are_wrong(shift_px: float):
+    """Errors of keypoints are biases, and with a shift the principal points of unknown lenses are off the centre."""
+    ratios = []
+    for seed in range(6):
+        world = rig(angles_deg=(0.0, 70.0, 140.0), noise_px=3.0, bias_px=6.0, num_instants=40, seed=seed)
+        pairs = [pair(world, *views) for views in combinations(range(3), 2)]
+        tracks = merge_tracks(pairs, world.num_instants)
+        shift = shift_px * np.random.default_rng(seed).normal(size=(3, 2))
+        tracks = replace(tracks, pixels=tracks.pixels + shift[tracks.view])
+        matrices = np.stack([lens.intrinsics for lens in world.lenses])
+        found = adjust(world.world_to_camera, matrices, tracks, np.arange(3) if shift_px else np.full(3, -1))
+        turns, true = found.world_to_camera[:, :3, :3], world.world_to_camera[:, :3, :3]
+        for one, other in combinations(range(3), 2):
+            error = rotation_angle_deg(turns[other] @ turns[one].T, true[other] @ true[one].T)
+            ratios.append(error / found.rotation_std_deg()[one, other])
+    assert 0.5 < np.sqrt(np.mean(np.square(ratios))) < 1.5
+    assert np.max(ratios) < 3
 
 
 def test_points_behind_a_camera_do_not_count_for_its_epipolar_lines():
@@ -249,7 +269,7 @@ def test_unknown_lenses_are_recovered(factors: tuple[float, ...], groups: tuple[
     assert ((result.k1_std > 0) == np.isin(range(4), [*bent])).all()
     np.testing.assert_allclose(result.log_focal, np.where(unknown, -np.log(factors), 0.0), atol=0.01)
     assert ((result.focal_std > 0) == unknown).all()
-    assert result.focal_std.max() < 0.01
+    assert result.evidence_std.max() < 0.02
 
 
 @pytest.mark.parametrize("fixed", [(0, 1), (3, 1, 2)])
@@ -265,14 +285,14 @@ def test_fixed_cameras_stay_and_give_the_others_their_place_and_unit(fixed: tupl
     result = adjust(start, matrices, tracks, np.full(4, -1), fixed=fixed)
     np.testing.assert_array_equal(result.world_to_camera[list(fixed)], truth[list(fixed)])
     np.testing.assert_allclose(result.world_to_camera, truth, atol=0.01)
-    variance = np.diag(result.covariance).reshape(4, 8)[:, :6]
+    variance = np.diag(result.covariance).reshape(4, 10)[:, :6]
     assert (variance[list(fixed)] == 0).all()
     assert (variance[free] > 0).all()
 
 
 def test_a_lens_that_is_not_determined_has_the_focal_length_of_the_others():
     """One of the views has a single keypoint left, of each person."""
-    world = rig(noise_px=1.0)
+    world = rig(noise_px=1.0, num_instants=40)
     scale = np.array([[1.2, 1, 1], [1, 1.2, 1], [1, 1, 1]])
     lenses = tuple(replace(lens, intrinsics=lens.intrinsics * scale) for lens in world.lenses)
     placement = place(range(4), all_pairs(world), lenses)
@@ -282,19 +302,6 @@ def test_a_lens_that_is_not_determined_has_the_focal_length_of_the_others():
     result = adjust(placement.world_to_camera, matrices, tracks, np.arange(4))
     np.testing.assert_allclose(result.log_focal, -np.log(1.2), atol=0.03)
     assert result.focal_std[3] > 2 * result.focal_std[:3].max()
-
-
-def test_more_instants_of_people_hardly_determine_focal_lengths_better():
-    """The errors of keypoints are biases, and poses of neighbouring instants the same."""
-    world = rig(noise_px=3.0, num_instants=80, num_people=2)
-    placement = place(range(4), all_pairs(world), world.lenses)
-    tracks = merge_tracks(placement.pairs, world.num_instants)
-    matrices, fourth = np.stack([lens.intrinsics for lens in world.lenses]), tracks.instant[tracks.point] % 4 == 0
-    stds = [
-        adjust(placement.world_to_camera, matrices, each, np.arange(4)).focal_std
-        for each in (tracks, tracks.select(fourth))
-    ]
-    assert stds[0].min() > 0.8 * stds[1].min()
 
 
 def test_the_result_repeats_bit_by_bit():
