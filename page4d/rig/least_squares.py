@@ -19,8 +19,9 @@ _FIRST_DAMPING, _LEAST_DAMPING, _MAX_DAMPING = 1e-3, 1e-9, 1e8
 _GAUGE = 1e6
 """Weight of a fixed direction, in units of the largest diagonal entry of the normal equations."""
 
-_LEAST_SHARE = 1e-10
-"""Share that is added to the information on every parameter: a cluster that is left out may have all of it."""
+_LEAST_SHARE = 1e-8
+"""Share that is added to the information on every parameter, of which a cluster that is left out may have all; the
+weight of fixed directions is rounded by 1e-10."""
 
 StateT = TypeVar("StateT")
 
