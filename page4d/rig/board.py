@@ -433,9 +433,9 @@ class Corners:
 
     numbers: Int[_Indices, " n"]
     pixels: Float[Array, "n 2"]
-    sharpness: float
-    sigma: Float[Array, " n"]
-    growth: Float[Array, "n 2"] | None
+    sharpness: float = 1.0
+    sigma: Float[Array, " n"] | float = 1.0
+    growth: Float[Array, "n 2"] | None = None
 
 
 Footage = tuple[FrameSource, Sequence[int]]

@@ -11,14 +11,14 @@ from itertools import combinations, pairwise
 
 import cv2
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from scipy.linalg import block_diag
 from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
 
 from page4d.choices import LensModel
 from page4d.errors import InputError
-from page4d.rig.board import Board
+from page4d.rig.board import Board, Corners
 from page4d.rig.graph import connected_parts
 from page4d.rig.least_squares import LeastSquares, Normal, by_motion, in_camera, motions
 from page4d.rig.lens import START_FOCAL
@@ -67,20 +67,15 @@ _FEW = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sighting:
-    """A board in a picture of a view: the numbers of its corners and their pixels.
+class Sighting(Corners):
+    """A board in a picture of a view; its sharpness is 1 for the sharpest edges.
 
-    `pose` numbers the poses of the board: views see the same one at an instant. `sharpness` is 1 for the sharpest
-    edges; `velocity` and `acceleration` are those of the corners in px/s and px/s^2, None if they are not known.
+    `pose` numbers the poses of the board: views see the same one at an instant. `velocity` and `acceleration` are
+    those of the corners in px/s and px/s^2, None if they are not known.
     """
 
     view: int
     pose: int
-    numbers: Int[_Indices, " n"]
-    pixels: Float[Array, "n 2"]
-    sharpness: float = 1.0
-    sigma: Float[Array, " n"] | float = 1.0
-    growth: Float[Array, "n 2"] | None = None
     velocity: Float[Array, "n 2"] | None = None
     acceleration: Float[Array, "n 2"] | None = None
 
@@ -257,17 +252,8 @@ class BoardAdjustment(LeastSquares[State]):
         """Return standard deviations of the lenses and clocks, 0 of those that are not free.
 
         Errors of a pose of the board are correlated, as by blur, and those of a corner, as of its print: the larger
-        one of the deviations that count each pose, or each corner of the board, as one measurement.
-        """
-        variance = np.zeros(len(self.free))
-        variance[self.free] = np.max([(changes**2).sum(0) for changes in self.changes(state)], axis=0)
-        deviation = np.sqrt(variance)[self.columns]
-        return deviation[:, : self.num_lens], deviation[:, -1]
-
-    def changes(self, state: State) -> tuple[Float[Array, "R F"], Float[Array, "S F"]]:
-        """Return how the free parameters change to first order without each pose, and by the errors of each corner.
-
-        Both have changes by the priors, too. The squares of independent changes add up to variances.
+        one of the deviations that count each pose, or each corner of the board, as one measurement. Those of poses
+        are from the changes without each, to first order.
 
         Source: Efron, "The jackknife, the bootstrap and other resampling plans", 1982, section 3; Triggs et al.,
         section 4.3: second derivatives of the kernel, here in the mean over directions.
@@ -300,9 +286,11 @@ class BoardAdjustment(LeastSquares[State]):
             less[np.ix_(own, own)] -= part
             pull[own] = right
             without.append(np.linalg.solve(less, pull))
-        by_pose = (np.stack(without) - np.mean(without, axis=0)) * np.sqrt(1 - 1 / len(parts))
-        by_prior, by_corner = (np.linalg.solve(matrix, part.T).T for part in (prior / _SCALE, by_corner))
-        return np.concatenate([by_pose, by_prior]), np.concatenate([by_corner, by_prior])
+        by_corner, by_prior = (np.linalg.solve(matrix, part.T).T for part in (by_corner, prior / _SCALE))
+        groups = (len(parts) - 1) * np.var(without, axis=0), (by_corner**2).sum(0)
+        deviation = np.zeros(len(self.free))
+        deviation[self.free] = np.sqrt(np.maximum(*groups) + (by_prior**2).sum(0))
+        return deviation[self.columns[:, : self.num_lens]], deviation[self.columns[:, -1]]
 
 
 def board_poses(

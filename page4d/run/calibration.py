@@ -298,13 +298,9 @@ def _sightings(view: int, found: Sequence[Corners | None], times: Float[Array, "
                         steps.append(abs(step))
         sightings.append(
             Sighting(
+                **vars(replace(corners, sharpness=corners.sharpness / best)),
                 view=view,
                 pose=poses[place],
-                numbers=corners.numbers,
-                pixels=corners.pixels,
-                sharpness=corners.sharpness / best,
-                sigma=corners.sigma,
-                growth=corners.growth,
                 velocity=np.average(moves, axis=0, weights=steps[::-1]) if moves else None,
                 acceleration=2 * (moves[1] - moves[0]) / sum(steps) if len(moves) > 1 else None,
             )
