@@ -282,19 +282,18 @@ _FAR = 1.0
 class Adjustment:
     """Adjusted cameras and points of a part of the rig; fixed cameras and the scale are those of the start.
 
-    Of each lens, `log_focal` is the logarithm of the factor on its focal length, `focal_std` its standard deviation,
-    `evidence_std` that if the rest of the lens is right; `k1` and `k1_std` are those of radial distortion. All are 0
+    Of each lens, `log_focal` is the logarithm of the factor on its focal length, `focal_std` its standard deviation;
+    `k1` and `k1_std` are those of radial distortion. All are 0
     where the lens is known. `residual_px` are
     reprojection errors of the observations of `tracks`. `directed` are the cameras with directions of edges.
     `covariance` is that of the motions of all cameras in their frames (rotation vector, translation), their log focal
-    lengths, k1, and principal points in focal lengths.
+    lengths, k1, and principal points in focal lengths; `evidence_covariance` is that if the rest of lenses is right.
     """
 
     world_to_camera: Float[Array, "V 4 4"]
     intrinsics: Float[Array, "V 3 3"]
     log_focal: Float[Array, " V"]
     focal_std: Float[Array, " V"]
-    evidence_std: Float[Array, " V"]
     k1: Float[Array, " V"]
     k1_std: Float[Array, " V"]
     points: Float[Array, "P 3"]
@@ -302,6 +301,12 @@ class Adjustment:
     residual_px: Float[Array, " N"]
     directed: tuple[int, ...] = ()
     covariance: Float[Array, "10V 10V"]
+    evidence_covariance: Float[Array, "10V 10V"]
+
+    @property
+    def evidence_std(self) -> Float[Array, " V"]:
+        """Standard deviations of the log focal lengths if the rest of the lenses is right."""
+        return np.asarray(np.sqrt(np.diag(self.evidence_covariance)[6::10]))
 
     def distance_std(self, first: int, second: int) -> float:
         """Return the relative standard deviation of the distance between two cameras, in a rig of fixed size."""
@@ -313,10 +318,11 @@ class Adjustment:
         variance = float(change @ self.covariance[np.ix_(moved, moved)] @ change)
         return float(np.sqrt(max(variance, 0.0)) / max(float(apart @ apart), 1e-300))
 
-    def rotation_std_deg(self) -> Float[Array, "V V"]:
-        """Return the standard deviations of the rotations between every two cameras."""
+    def rotation_std_deg(self, *, of_evidence: bool = False) -> Float[Array, "V V"]:
+        """Return the standard deviations of the rotations between every two cameras, in all or from evidence."""
         turns = self.world_to_camera[:, :3, :3]
-        blocks = self.covariance.reshape(len(turns), 10, len(turns), 10)[:, :3, :, :3]
+        covariance = self.evidence_covariance if of_evidence else self.covariance
+        blocks = covariance.reshape(len(turns), 10, len(turns), 10)[:, :3, :, :3]
         variance = np.einsum("iaia->i", blocks)
         common = np.einsum("iajb,jbc,iac->ij", blocks, turns, turns)
         return np.asarray(np.degrees(np.sqrt(np.maximum(variance[:, None] + variance - 2 * common, 0.0))))
@@ -407,7 +413,6 @@ def adjust(
         intrinsics=matrices,
         log_focal=problem.of_views(lenses)[:, 0],
         focal_std=np.where(groups < 0, 0.0, std[0, :, 0]),
-        evidence_std=std[1, :, 0],
         k1=bent,
         k1_std=std[1, :, 1],
         points=state.points,
@@ -415,6 +420,7 @@ def adjust(
         residual_px=distance * problem.sigma_px,
         directed=(*directions,),
         covariance=covariance,
+        evidence_covariance=noise,
     )
 
 
@@ -620,7 +626,7 @@ class _Problem(LeastSquares[_State]):
         "Application of state-space methods to navigation problems", 1966: parameters that are not estimated.
         """
         system = Normal(self, state)
-        full, free = system.eliminated()[0], np.flatnonzero(self.free)
+        full, free = system.reduced()[0], np.flatnonzero(self.free)
         inverse = system.solved(full[np.ix_(free, free)], np.eye(len(free)))
         prior = self.prior(state)[1]
         known = prior.T @ prior

@@ -24,8 +24,8 @@ _OWN_FOCAL_LIMIT = 0.03
 """Relative standard deviation of a focal length from texture alone, and its change in the last round, beyond which
 cameras are not placed."""
 
-_TURN_LIMIT_DEG = 3.0
-"""Standard deviation of a rotation that is reported."""
+_TURN_LIMIT_DEG = 2.0
+"""Standard deviation of a rotation from evidence that is reported: whole captures have up to 1.2."""
 
 _MIN_HALF = 8
 """Instants per half below which stability is not measured."""
@@ -57,13 +57,12 @@ def _note_turns(rig: Assembly, found: Adjustment) -> None:
     """Report placed cameras whose rotation from the best known one is uncertain."""
     views = [view for view in rig.placement.views if view not in rig.reasons]
     rows = [rig.placement.views.index(view) for view in views]
-    std = found.rotation_std_deg()[np.ix_(rows, rows)]
+    std = found.rotation_std_deg(of_evidence=True)[np.ix_(rows, rows)]
     best = int(np.median(std, axis=1).argmin()) if views else 0
     for row, view in enumerate(views):
         if std[best, row] > _TURN_LIMIT_DEG and view not in rig.known:
-            way = "more common evidence" if rig.lenses[view].is_known else "⟨intrinsics⟩"
             text = f"{rig.names[view]} may be turned by {std[best, row]:.0f} degrees from {rig.names[views[best]]}"
-            rig.notes.append(f"{text}: {way} would place it better")
+            rig.notes.append(f"{text}: more instants, or straight edges, would place it better")
 
 
 def _check_residuals(rig: Assembly, found: Adjustment) -> None:

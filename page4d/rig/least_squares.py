@@ -125,12 +125,6 @@ class Normal(Generic[StateT]):
         return hessian[:-1, :-1]
 
     def reduced(self, damping: float = 0.0) -> tuple[Array, Array, Array]:
-        """Return the matrix and right side of the free parameters, and the inverse of the blocks."""
-        matrix, right, inverse = self.eliminated(damping)
-        free = self.problem.free
-        return matrix[np.ix_(free, free)], right[free], inverse
-
-    def eliminated(self, damping: float = 0.0) -> tuple[Array, Array, Array]:
         """Return the matrix and right side of all parameters, and the inverse of the blocks."""
         diagonal = np.einsum("pii->pi", self.block_hessian)
         floor = 1e-12 * diagonal.max(initial=1e-300)
@@ -155,8 +149,9 @@ class Normal(Generic[StateT]):
         Source: Bell and McCaffrey, "Bias reduction in standard errors for linear regression with multi-stage
         samples", 2002.
         """
-        matrix, _, inverse = self.reduced()
+        full, _, inverse = self.reduced()
         free, numbers = self.problem.free, np.unique(clusters[clusters >= 0])
+        matrix = full[np.ix_(free, free)]
         solved = inverse @ self.coupling
         pulls = (self.pulls - (self.block_gradient[:, None] @ solved)[:, 0])[:, free]
         if len(numbers) == 1:
@@ -180,6 +175,7 @@ class Normal(Generic[StateT]):
         """Return the state after one damped step."""
         matrix, right, inverse = self.reduced(damping)
         free, change = self.problem.free, np.zeros(len(self.gradient))
+        matrix, right = matrix[np.ix_(free, free)], right[free]
         diagonal = np.diag(self.hessian)[free]
         scale = np.where(diagonal > 0, diagonal, 1.0) ** -0.5  # parameters have several units
         change[free] = scale * np.linalg.lstsq(matrix * np.outer(scale, scale), right * scale, rcond=None)[0]
