@@ -507,7 +507,7 @@ def _checked(board: Board, picture: Picture, numbers: _Indices, pixels: Array) -
     points = board.points[numbers][:, :2]
     extent = float(np.linalg.norm(np.ptp(pixels, axis=0)))
     plane, inside = cv2.findHomography(points, pixels, cv2.RANSAC, max(_LEAST_PX, _BEND * extent))
-    if inside is None:
+    if plane is None:
         return None
     kept = inside.ravel() > 0
     numbers, pixels, points = numbers[kept], pixels[kept], points[kept]

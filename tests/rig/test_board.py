@@ -16,7 +16,7 @@ from page4d.conventions import Scale
 from page4d.errors import InputError, Page4DError
 from page4d.formats.calibrations import read_calibration
 from page4d.geometry.distortion import Distortion
-from page4d.rig.board import Board, Pattern, board_of, find_boards
+from page4d.rig.board import Board, Pattern, _checked, board_of, find_boards
 from page4d.rig.board_rig import TERMS, BoardAdjustment, Sighting, State, _lens_from, board_poses, project
 from page4d.rig.floor import FloorPoints
 from page4d.rig.records import FocalSource, Lens, exp_rotation
@@ -227,6 +227,11 @@ def test_corners_are_found_where_they_are(board) -> None:
         error = np.linalg.norm(corners.pixels - truth[corners.numbers], axis=1)
         assert np.median(error) < (0.1 if board.pattern is Pattern.ARUCO else 0.02)
         assert error.max() < (0.3 if board.pattern is Pattern.ARUCO else 0.1)
+
+
+def test_corners_of_one_row_show_no_board() -> None:
+    row = np.column_stack([30.0 * np.arange(6) + 100, np.full(6, 200.0)])
+    assert _checked(CHARUCO, np.zeros(SIZE, np.uint8), np.arange(6), row) is None
 
 
 @pytest.mark.parametrize(
