@@ -161,11 +161,6 @@ def align_depth(
     return DepthFit(scale=scale, shift=shift)
 
 
-def _keep(prediction: Pixels, truth: Pixels) -> Fit:
-    del truth
-    return prediction.new_ones(()), prediction.new_zeros(())
-
-
 def _fit_median(prediction: Pixels, truth: Pixels) -> Fit:
     # torch returns the lower of two middle values, as in the public code.
     return truth.median() / prediction.median(), truth.new_zeros(())
@@ -227,7 +222,7 @@ _FITS: dict[DepthAlignment, Callable[[Tensor, Tensor], Fit]] = {
     DepthAlignment.SCALE_SHIFT: _fit_deviations,
     DepthAlignment.SCALE_SHIFT_SQUARES: _fit_squares,
     DepthAlignment.SCALE_SHIFT_ADAM: _fit_adam,
-    DepthAlignment.METRIC: _keep,
+    DepthAlignment.METRIC: lambda prediction, _: (prediction.new_ones(()), prediction.new_zeros(())),
     DepthAlignment.MEDIAN: _fit_median,
 }
 

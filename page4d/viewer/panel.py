@@ -17,7 +17,7 @@ from page4d.viewer.content import SHOWN_AT_FIRST, ViewerContent
 from page4d.viewer.scene import MOST_STEPS, TRAIL, default_steps, first_viewpoint, frustum, quaternion, vector
 
 if TYPE_CHECKING:
-    from viser import CameraFrustumHandle, CameraHandle, ClientHandle, SceneNodePointerEvent, ViserServer
+    from viser import CameraFrustumHandle, CameraHandle, ClientHandle, ViserServer
 
 _MIN_FPS, _MAX_FPS = 0.1, 120.0
 _MANY_VIEWS = 8
@@ -187,14 +187,8 @@ class LookThrough:
         self._client = -1
         self._viewpoint = first_viewpoint(content)
         for view, handle in enumerate(frusta):
-            handle.on_click(self._entering(view))
-        server.on_client_connect(self._follow)
-
-    def _entering(self, view: int) -> "Callable[[SceneNodePointerEvent[CameraFrustumHandle]], None]":
-        return lambda event: self.enter(event.client, view)
-
-    def _follow(self, client: "ClientHandle") -> None:
-        client.camera.on_update(self.moved)
+            handle.on_click(lambda event, view=view: self.enter(event.client, view))
+        server.on_client_connect(lambda client: client.camera.on_update(self.moved))
 
     def enter(self, client: "ClientHandle", view: int) -> None:
         """Move the camera of a browser into that of a view, with the whole picture in sight."""

@@ -351,7 +351,9 @@ def _frames(output: Output, notice: str) -> Iterator[NDArray[np.uint8]]:
     shown, cloud = -1, None
     for index, viewpoint in zip(instants, viewpoints, strict=True):
         if cloud is None or index != shown:
-            shown, cloud = index, _reduced(output.points(index))
+            shown, cloud = index, output.points(index)
+            if cloud.num_points > _MAX_ORBIT_POINTS:
+                cloud = cloud[random_subset(cloud.num_points, _MAX_ORBIT_POINTS, 0)]
         picture = Image.fromarray(draw(viewpoint, cloud))
         label = f"t = {times[index]:.3f} s"
         ImageDraw.Draw(picture).text((SIZE[0] - 12, SIZE[1] - 14), label, fill=FAINT, font=font(14), anchor="rm")
@@ -405,12 +407,6 @@ def _viewpoints(output: Output, instants: list[int]) -> list[Viewpoint]:
             Viewpoint(position=target - distance * direction, target=target, axes=looking_along(direction, up))
         )
     return found
-
-
-def _reduced(cloud: PointCloud) -> PointCloud:
-    if cloud.num_points <= _MAX_ORBIT_POINTS:
-        return cloud
-    return cloud[random_subset(cloud.num_points, _MAX_ORBIT_POINTS, 0)]
 
 
 def draw(viewpoint: Viewpoint, cloud: PointCloud) -> NDArray[np.uint8]:
