@@ -7,12 +7,10 @@ import torch
 from torch import Tensor
 
 from page4d.errors import ShapeError
-from page4d.networks.encoders.swin import PatchMerging, Swin, SwinConfig
+from page4d.networks.encoders.swin import Swin, SwinConfig
 from page4d.networks.layers.window import (
     ShiftedWindowAttention,
-    merge_windows,
     offset_index,
-    partition_windows,
     shifted_mask,
 )
 from tests.encoders.recorded import Recorded, assert_recorded, load_recorded, translated
@@ -84,16 +82,6 @@ def test_outputs_match_the_recordings(name: str) -> None:
     assert_recorded(network.classify(images), recorded["output/logits"])
 
 
-@pytest.mark.parametrize(("grid", "window"), [((8, 12), 4), ((6, 3), 3), ((5, 5), 5)])
-def test_merging_windows_inverts_the_partition(grid: tuple[int, int], window: int) -> None:
-    maps = torch.randn(2, *grid, 3)
-    windows = partition_windows(maps, window)
-    assert windows.shape == (2 * grid[0] * grid[1] // window**2, window**2, 3)
-    assert torch.equal(merge_windows(windows, window, grid), maps)
-    assert torch.equal(windows[1 if grid[1] > window else 0, 0], maps[0, 0, window % grid[1]])
-    assert torch.equal(partition_windows(merge_windows(windows, window, grid), window), windows)
-
-
 def true_window(row: int, column: int, window: int, shift: int) -> tuple[int, int]:
     """The window of a position when windows start `shift` before the top left corner and end at the borders."""
     return (row + window - shift) // window, (column + window - shift) // window
@@ -134,14 +122,6 @@ def test_a_map_no_larger_than_a_window_has_one_window_and_the_middle_of_the_tabl
     smaller.offset_table.copy_(layer.offset_table.reshape(1, 9, 9, 2)[:, 2:7, 2:7].flatten(1, 2))
     maps = torch.randn(2, 3, 3, 8, dtype=torch.float64)
     torch.testing.assert_close(layer(maps), smaller(maps), rtol=0, atol=1e-14)
-
-
-def test_patch_merging_takes_rows_before_columns() -> None:
-    merging = PatchMerging(1, 1e-5)
-    seen = []
-    merging.norm.register_forward_hook(lambda _module, inputs, _output: seen.append(inputs[0]))
-    merging(torch.tensor([[1.0, 2.0], [3.0, 4.0]])[None, :, :, None])
-    assert seen[0].flatten().tolist() == [1, 3, 2, 4]
 
 
 def test_stochastic_depth_rates_grow_over_all_stages() -> None:

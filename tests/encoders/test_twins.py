@@ -5,8 +5,7 @@ import torch
 from torch import Tensor
 
 from page4d.errors import ShapeError
-from page4d.networks.encoders.twins import PositionGenerator, SubSampledAttention, Twins, TwinsConfig, TwinsDesign
-from page4d.networks.layers.window import WindowAttention
+from page4d.networks.encoders.twins import SubSampledAttention, Twins, TwinsConfig, TwinsDesign
 from page4d.weights.families.encoders import TWINS_TIMM
 from tests.encoders.recorded import Recorded, assert_recorded, channels_last, load_recorded
 from tests.keymaps import rename
@@ -141,25 +140,6 @@ def test_outputs_of_the_published_design_match_the_recordings() -> None:
     assert_recorded(network.classify(images), recorded["output/logits"])
 
 
-def test_local_attention_equals_dense_attention_under_the_block_mask() -> None:
-    grid, window = (6, 9), 3
-    layer = WindowAttention(8, 2, window, head_dim=6, qkv_bias=False).double()
-    maps = torch.randn(2, *grid, 8, dtype=torch.float64)
-    rows, columns = torch.meshgrid(torch.arange(grid[0]), torch.arange(grid[1]), indexing="ij")
-    group = ((rows // window) * 100 + columns // window).flatten()
-    mask = torch.where(group[:, None] == group[None, :], 0.0, -torch.inf).double()[None, None]
-    dense = layer.inside(maps.flatten(1, 2), pair_logits=mask)
-    torch.testing.assert_close(layer(maps).flatten(1, 2), dense, rtol=0, atol=1e-13)
-
-
-def test_incomplete_windows_are_padded_with_zeros() -> None:
-    layer = WindowAttention(8, 2, 4).double()
-    maps = torch.randn(1, 6, 5, 8, dtype=torch.float64)
-    padded = torch.zeros(1, 8, 8, 8, dtype=torch.float64)
-    padded[:, :6, :5] = maps
-    torch.testing.assert_close(layer(maps), layer(padded)[:, :6, :5], rtol=0, atol=0)
-
-
 @pytest.mark.parametrize("design", list(TwinsDesign))
 def test_every_whole_square_has_one_key_and_a_small_map_has_one(design: TwinsDesign) -> None:
     layer = SubSampledAttention(TwinsConfig(**{**vars(SMALL), "design": design}), 0).double()
@@ -167,38 +147,6 @@ def test_every_whole_square_has_one_key_and_a_small_map_has_one(design: TwinsDes
         maps = torch.randn(2, *grid, 8, dtype=torch.float64)
         assert layer.sub_sampled(maps).shape[1] == keys
         assert layer(maps).shape == maps.shape
-
-
-def test_all_tokens_attend_to_the_same_keys() -> None:
-    """Equal tokens have equal outputs, wherever another token changes."""
-    layer = SubSampledAttention(SMALL, 0).double()
-    maps = torch.randn(1, 1, 1, 8, dtype=torch.float64).expand(1, 8, 8, 8).clone()
-    maps[0, 1, 6] += 1
-    out = layer(maps)[0].flatten(0, 1)
-    same = torch.ones(64, dtype=torch.bool)
-    same[8 + 6] = False
-    torch.testing.assert_close(out[same], out[:1].expand(63, -1), rtol=0, atol=1e-13)
-
-
-def test_positional_encoding_differs_between_border_and_interior() -> None:
-    layer = PositionGenerator(4, 3)
-    out = layer(torch.ones(1, 5, 5, 4))[0]
-    torch.testing.assert_close(out[1, 1], out[3, 2])
-    assert (out[0, 0] - out[2, 2]).abs().max() > 1e-3
-
-
-def test_the_published_design_adds_positions_after_the_first_block() -> None:
-    network = Twins(SMALL)
-    assert [type(block.attn).__name__ for block in network.stages[1].blocks] == [
-        "WindowAttention",
-        "SubSampledAttention",
-    ] * 2
-    order = []
-    for index, block in enumerate(network.stages[0].blocks):
-        block.register_forward_hook(lambda *_, index=index: order.append(index))
-    network.stages[0].positions.register_forward_hook(lambda *_: order.append("positions"))
-    network(torch.rand(1, 3, 16, 24))
-    assert order == [0, "positions", 1]
 
 
 @pytest.mark.parametrize("level", [None, 0])
