@@ -29,7 +29,6 @@ from page4d.networks.encoders.vit import PatchEmbedding
 from page4d.networks.layers.execution import ForwardLimits
 from page4d.networks.network import build_network
 from page4d.networks.presets import PRESETS
-from page4d.networks.tokens import SpecialTokens, token_positions
 from tests.networks.small_networks import (
     DEMO_LIKE,
     EXPLICIT_INPUTS,
@@ -345,18 +344,3 @@ def test_split_inverts_merge(step: Step) -> None:
         Step.GLOBAL: values[1].flatten(0, 2),
     }
     assert torch.equal(merged[1], expected[step])
-
-
-def test_the_first_slot_is_used_for_the_first_image_only() -> None:
-    special = SpecialTokens(8, num_registers=2, slots=2)
-    tokens = special(2, 3, 4)
-    assert tokens.shape == (2, 3, 4, 3, 8)
-    assert torch.equal(tokens[1, 0, 0, 0], special.camera_token[0, 0, 0])
-    assert torch.equal(tokens[0, 0, 0, 1:], special.register_token[0, 0])
-    others = tokens.flatten(0, 2)[[1, 4, 11, 13]]
-    assert (others == torch.cat([special.camera_token, special.register_token], dim=2)[0, 1]).all()
-
-
-def test_patch_positions_start_at_one_in_row_major_order() -> None:
-    positions = token_positions((2, 3), num_special=2)
-    assert positions.tolist() == [[0, 0], [0, 0], [1, 1], [1, 2], [1, 3], [2, 1], [2, 2], [2, 3]]
