@@ -11,17 +11,8 @@ import pytest
 from page4d.errors import UsageError
 from page4d.exporters.export import Exported
 from page4d.exporters.trainers.views import reading_order
-from tests.exporters.capture import THRESHOLD, Capture, project, read_rgb
-from tests.exporters.trainer_shots import (
-    Shot,
-    assert_colors,
-    by_instant,
-    export_uncropped,
-    planned,
-    poses_of_rows,
-    read_cloud,
-    worst_error,
-)
+from tests.exporters.capture import Capture, project, read_rgb
+from tests.exporters.trainer_shots import Shot, assert_colors, by_instant, planned, poses_of_rows, read_cloud
 
 NAME = "4dgaussians-dynerf"
 SIZE = (1014, 1352)
@@ -64,11 +55,6 @@ def test_colors(exported: Exported, capture: Capture):
     poses = capture.world_to_camera[0, list(VIEWS)]
     np.testing.assert_allclose([shot.world_to_camera for shot in shots[::2]], poses, atol=1e-12)
     assert_colors(capture, shots, wrong=("axes", "order of views"), **points_of(capture, folder))
-
-
-def test_colors_show_pictures_of_other_focal_lengths(capture: Capture, tmp_path: Path):
-    folder = export_uncropped(capture, NAME, tmp_path / "room", **OPTIONS).folder
-    assert worst_error(capture, load_shots(folder)[0], **points_of(capture, folder)) > THRESHOLD
 
 
 def test_rows_of_poses_bounds(exported: Exported):

@@ -9,17 +9,8 @@ import numpy as np
 import pycolmap
 
 from page4d.exporters.export import Exported
-from tests.exporters.capture import THRESHOLD, Capture, read_rgb
-from tests.exporters.trainer_shots import (
-    Points,
-    Shot,
-    assert_colors,
-    export_one,
-    export_uncropped,
-    planned,
-    poses_of_rows,
-    worst_error,
-)
+from tests.exporters.capture import Capture, read_rgb
+from tests.exporters.trainer_shots import Points, Shot, assert_colors, export_one, planned, poses_of_rows
 
 NAME = "spacetime"
 OPTIONS = {"hold_out": ("cam03",)}
@@ -74,11 +65,6 @@ def test_colors(exported: Exported, capture: Capture):
     np.testing.assert_allclose([shot.world_to_camera for shot in shots[::4]], poses, atol=1e-12)
     wrong = ("axes", "order of views", "focal length of the first camera")
     assert_colors(capture, shots, wrong=wrong, **points_of(capture, command))
-
-
-def test_colors_show_pictures_that_are_not_centred(capture: Capture, tmp_path: Path):
-    command = export_uncropped(capture, NAME, tmp_path / "room", **OPTIONS).next_step
-    assert worst_error(capture, load_shots(command)[0], **points_of(capture, command)) > THRESHOLD
 
 
 def test_rows_of_poses_bounds(exported: Exported, capture: Capture):

@@ -10,10 +10,8 @@ import numpy as np
 import plyfile
 from numpy.typing import NDArray
 
-from page4d.choices import Pinhole
-from page4d.exporters.export import Exported, export, plan_exports, run_export
+from page4d.exporters.export import Exported, export, plan_exports
 from page4d.exporters.job import ExportJob
-from page4d.exporters.pictures import plan_pictures
 from tests.exporters.capture import THRESHOLD, Capture, color_error, project
 
 Points = tuple[NDArray[Any], NDArray[Any]]
@@ -49,14 +47,6 @@ def planned(capture: Capture, name: str, **options: object) -> ExportJob:
     folder = capture.folder.parent / "planned"
     ((job, _),) = plan_exports(capture.folder, name, folder, overwrite=False, scene=capture.scene, **options)
     return job
-
-
-def export_uncropped(capture: Capture, name: str, folder: Path, **options: object) -> Exported:
-    """Export pictures as the run has them to a format that needs others."""
-    job = planned(capture, name, **options)
-    sizes = [geometry.source_size for geometry in job.geometry]
-    sources = np.stack([geometry.source_intrinsics for geometry in job.geometry], axis=1)
-    return run_export(replace(job, geometry=plan_pictures(sizes, sources, Pinhole.KEEP)), folder)
 
 
 def by_instant(capture: Capture, cloud: Points) -> list[Points]:
