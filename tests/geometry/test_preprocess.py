@@ -133,10 +133,10 @@ def test_the_first_view_determines_the_pi3_size():
     assert second.scale == (574 / 480, 434 / 640)
 
 
-@pytest.mark.parametrize("preprocess", [*PUBLISHED, Preprocess.DA3, Preprocess.VGGT_OMEGA])
+@pytest.mark.parametrize("preprocess", Preprocess)
 def test_intrinsics_are_converted_consistently_with_pixels(preprocess: Preprocess):
     patch = 16 if preprocess is Preprocess.VGGT_OMEGA else 14
-    for view in place_views(preprocess, [(1920, 1080), (720, 1280), (480, 641), (500, 1301)], 0, patch):
+    for view in place_views(preprocess, [(1920, 1080), (720, 1280), (480, 641), (500, 1301)], 518, patch):
         lens = intrinsics(2, seed=1) * 30
         lens[..., 2, 2] = 1
         points = normal(2, 20, 3, seed=2)
