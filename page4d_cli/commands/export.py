@@ -194,7 +194,8 @@ def _print(export: "Exported", most: str) -> None:
     )
     if any(view.cropped or view.empty for view in record.views):
         console.print_text("")
-        _print_shares(record)
+        rows = [(view.name, f"{100 * view.cropped:.1f} %", f"{100 * view.empty:.1f} %") for view in record.views]
+        print_table(number_columns("view", ("cropped", "empty")), rows, "pictures warped to other intrinsics")
     elif export.next_step:
         console.print_text("")
     if export.next_step:
@@ -239,8 +240,3 @@ def _transform(matrix: Sequence[Sequence[float]]) -> str:
         written.append(("-" if row[column] < 0 else "") + "xyz"[column])
     axes = f"({', '.join(written)})"
     return "axes of the run" if axes == "(x, y, z)" else f"(x, y, z) of the run is {axes}"
-
-
-def _print_shares(record: "ExportRecord") -> None:
-    rows = [(view.name, f"{100 * view.cropped:.1f} %", f"{100 * view.empty:.1f} %") for view in record.views]
-    print_table(number_columns("view", ("cropped", "empty")), rows, "pictures warped to other intrinsics")
