@@ -119,7 +119,7 @@ def test_texture_alone_places_no_view_where_people_contradict_that_of_others(has
     assert assembly.reasons == dict.fromkeys(range(3), "people in a and b contradict texture, which may repeat")
 
 
-@pytest.mark.parametrize("check", ["_check_stability", "_check_focals"])
+@pytest.mark.parametrize("check", ["_check_turns", "_check_focals"])
 def test_cameras_that_only_a_refused_one_links_are_not_placed(check: str, monkeypatch: pytest.MonkeyPatch):
     assembly = assembled()
     monkeypatch.setattr(checks, check, lambda rig, *_: rig.reasons.update({1: "not stable"}))
@@ -150,10 +150,13 @@ def test_a_rig_with_an_unknown_focal_length_is_registered(monkeypatch: pytest.Mo
     assert all(view.placed for view in views)
     assert "a, b, c: the principal point" in assumed_centers(found)
     assert not found.notes
-    monkeypatch.setattr(checks, "_TURN_LIMIT_DEG", 0.1)
+    monkeypatch.setattr(checks, "_TURN_LIMITS_DEG", (0.1, np.inf))
     refuse_unconfirmed(found)
     assert len(found.notes) == 2, "all but the best view"
     assert all("may be turned by" in note for note in found.notes)
+    monkeypatch.setattr(checks, "_TURN_LIMITS_DEG", (0.1, 0.1))
+    refuse_unconfirmed(found)
+    assert found.reasons.keys() == {1, 2}
     assert views[0].focal == pytest.approx(WORLD.lenses[0].focal, rel=0.05)
     for first, second in combinations(range(3), 2):
         one, other = (cameras[view].world_to_camera.numpy() for view in (first, second))

@@ -304,6 +304,17 @@ def test_a_lens_that_is_not_determined_has_the_focal_length_of_the_others():
     assert result.focal_std[3] > 2 * result.focal_std[:3].max()
 
 
+def test_deviations_are_finite_where_one_part_of_the_body_has_all_observations_of_a_view():
+    world = rig(noise_px=3.0, num_instants=40)
+    placement = place(range(4), all_pairs(world), world.lenses)
+    tracks = merge_tracks(placement.pairs, world.num_instants)
+    tracks = tracks.select((tracks.view < 3) | (tracks.joint[tracks.point] <= 10))
+    matrices = np.stack([lens.intrinsics for lens in world.lenses])
+    std = adjust(placement.world_to_camera, matrices, tracks, np.full(4, -1)).rotation_std_deg(of_evidence=True)
+    assert np.isfinite(std).all()
+    assert std[3, :3].min() > std[:3, :3].max() > 0
+
+
 def test_the_result_repeats_bit_by_bit():
     world = rig(noise_px=3.0)
     results = [adjusted(world, place(range(4), all_pairs(world), world.lenses), world.lenses) for _ in range(2)]
