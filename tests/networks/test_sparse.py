@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from page4d.choices import SparseStrategy
 from page4d.networks.conditioning import Conditioning
@@ -150,17 +151,18 @@ def test_memory_is_equivariant_to_the_order_of_its_tokens() -> None:
 
 
 def test_memory_is_updated_before_tokens_attend_to_it() -> None:
-    """Both steps computed by dense self-attention of memory and tokens together."""
+    """Both steps computed by dense self-attention of memory and tokens together; keypoints bias the first one."""
     sparse = block_of(SparseConfig(layers=(0,), strategy="memory", memory_tokens=4))
-    state = tokens()
+    state, points = tokens(), torch.rand(*SHAPE[:3], 6, dtype=torch.float64)
     together = torch.cat([sparse.memory.expand(2, -1, -1), state.flatten(1, 3)], dim=1)
     positions = torch.cat([torch.zeros(4, 2, dtype=torch.long), token_positions(GRID, SPECIAL).repeat(6, 1)])
     rope = rotary_tables(positions, 8, dtype=torch.float64)
-    written = sparse.block(together, rope)[:, :4]
+    bias = 3 * functional.pad(points, (SPECIAL, 0)).flatten(1)
+    written = sparse.block(together, rope, LogitsBias(key=functional.pad(bias, (4, 0))))[:, :4]
     again = torch.cat([written, state.flatten(1, 3)], dim=1)
     only_memory = LogitsBias(key=torch.cat([torch.zeros(2, 4), torch.full((2, 48), -1e9)], dim=1).double())
     read = sparse.block(again, rope, only_memory)[:, 4:].reshape(state.shape)
-    ours, kept = sparse(state, INPUTS)
+    ours, kept = sparse(state, replace(INPUTS, keypoints=points), torch.tensor(3.0, dtype=torch.float64))
     torch.testing.assert_close(kept, written, **EXACT)
     torch.testing.assert_close(ours, read, **EXACT)
 
