@@ -59,8 +59,6 @@ _LEAST_SCALE_PX = 0.05
 """Least scale of the errors of corners."""
 
 _BEHIND_PX = 1e4
-_RIDGE = 1e-9
-"""Share of the diagonal by which normal equations are solved although a parameter may be undetermined."""
 
 _FEW = 8
 """Pictures from which the start value of a lens is sought."""
@@ -252,44 +250,25 @@ class BoardAdjustment(LeastSquares[State]):
         """Return standard deviations of the lenses and clocks, 0 of those that are not free.
 
         Errors of a pose of the board are correlated, as by blur, and those of a corner, as of its print: the larger
-        one of the deviations that count each pose, or each corner of the board, as one measurement. Those of poses
-        are from the changes without each, to first order.
+        one of the deviations that count each pose, or each corner of the board, as one measurement.
 
-        Source: Efron, "The jackknife, the bootstrap and other resampling plans", 1982, section 3; Triggs et al.,
-        section 4.3: second derivatives of the kernel, here in the mean over directions.
+        Source: Triggs et al., section 4.3: second derivatives of the kernel, here in the mean over directions.
         """
-        residual, *slopes = self.linearized(state)
-        by_view, by_board = (slope / (1 + (residual**2).sum(-1))[:, None, None] for slope in slopes)
-        prior, place = self.prior(state)[1][:, self.free], np.cumsum(self.free) - 1
-        by_corner = np.zeros((self.number.max() + 1, len(prior[0])))
-
-        def normal(pose: int) -> tuple[_Indices, Array, Array]:
-            """Return which free parameters a pose concerns, and what it adds to the reduced normal equations."""
-            rows = self.block == pose
-            columns = np.unique(self.columns[self.view[rows]])
-            columns = columns[self.free[columns]]
-            slope = np.zeros((rows.sum(), 2, len(self.free)))
-            np.put_along_axis(slope, self.columns[self.view[rows], None], by_view[rows], axis=2)
-            slope = slope[..., columns].reshape(2 * len(slope), -1)
-            board = np.linalg.qr(by_board[rows].reshape(len(slope), 6))[0]
-            slope -= board @ (board.T @ slope)
-            pulls = slope * residual[rows].reshape(-1, 1)
-            np.add.at(by_corner, (self.number[rows].repeat(2)[:, None], place[columns]), pulls)
-            return place[columns], slope.T @ slope, pulls.sum(0)
-
-        matrix, parts, without = prior.T @ prior, [normal(pose) for pose in np.unique(self.block)], []
-        for own, part, _ in parts:
-            matrix[np.ix_(own, own)] += part
-        matrix += _RIDGE * np.diag(np.diag(matrix))
-        for own, part, right in parts:
-            less, pull = matrix.copy(), np.zeros(len(matrix))
-            less[np.ix_(own, own)] -= part
-            pull[own] = right
-            without.append(np.linalg.solve(less, pull))
-        by_corner, by_prior = (np.linalg.solve(matrix, part.T).T for part in (by_corner, prior / _SCALE))
-        groups = (len(parts) - 1) * np.var(without, axis=0), (by_corner**2).sum(0)
+        system, residual, prior = Normal(self, state), self.residuals(state), self.prior(state)[1][:, self.free]
+        full, _, inverse = system.reduced()
+        matrix, curvature = full[np.ix_(self.free, self.free)], float(np.mean(1 / (1 + (residual**2).sum(-1))))
+        by_view, by_board = ((part * residual[..., None]).sum(1) for part in system.weighted)
+        pulls = np.zeros((self.number.max() + 1, len(self.free)))
+        of_boards = np.zeros((len(pulls), *system.block_gradient.shape))
+        np.add.at(pulls, (self.number[:, None], self.columns[self.view]), by_view)
+        np.add.at(of_boards, (self.number, self.block), by_board)
+        pulls -= np.tensordot(of_boards, inverse @ system.coupling, 2)
+        by_corner, by_prior = (system.solved(matrix, part.T) for part in (pulls[:, self.free], prior / _SCALE))
+        by_pose = np.diag(system.clustered(np.arange(len(inverse))))
         deviation = np.zeros(len(self.free))
-        deviation[self.free] = np.sqrt(np.maximum(*groups) + (by_prior**2).sum(0))
+        deviation[self.free] = np.sqrt(
+            np.maximum(by_pose, (by_corner**2).sum(1)) / curvature**2 + (by_prior**2).sum(1)
+        )
         return deviation[self.columns[:, : self.num_lens]], deviation[self.columns[:, -1]]
 
 

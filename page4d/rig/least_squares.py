@@ -88,7 +88,8 @@ class LeastSquares(ABC, Generic[StateT]):
 class Normal(Generic[StateT]):
     """Normal equations at a state, weighted by the kernel, with the blocks eliminated in each step.
 
-    `pulls` [M, F] are what every block adds to the right side.
+    `pulls` [M, F] are what every block adds to the right side; `weighted` are the derivatives by view and by block,
+    times the weights.
     """
 
     def __init__(self, problem: LeastSquares[StateT], state: StateT) -> None:
@@ -106,6 +107,7 @@ class Normal(Generic[StateT]):
         mixed = _summed(rows, np.add.reduceat(np.swapaxes(weighted, 1, 2) @ own, starts), num_blocks * (size + 1))
         mixed = mixed.reshape(num_blocks, size + 1, -1)
         weighted = by_block * weight[:, None, None]
+        self.weighted = self.slopes[0], weighted
         within = _summed(block, np.add.reduceat(np.swapaxes(weighted, 1, 2) @ own, starts), num_blocks)
         self.coupling = np.ascontiguousarray(np.swapaxes(mixed[:, :-1, :-1], 1, 2))
         self.pulls = mixed[:, :-1, -1]
