@@ -243,10 +243,10 @@ _INDEPENDENT, _PEOPLE_INDEPENDENT = 4.0, 0.07
 rotations from people are 1.4 degrees wrong."""
 
 _HELD = {True: (0.005, 0.02, 0.005), False: (0.0, 0.05, 0.02)}
-"""Standard deviations of what stays of known and of unknown lenses: of the log focal length, of k1 where it is not
-estimated, and of the principal point in long sides, along both axes. Errors of rotations of `caliscope_a` from
-texture have a median of 1.0 of the stated ones, of `room3`, a rendered one, 0.04; with 0.001 they are 4 and 0.2. Of
-12 calibrated lenses principal points are 0.2 to 2.7 % off the centre, 1.4 % in the root mean square."""
+"""Standard deviations of parameters of known and of unknown lenses that are not estimated: of the log focal length,
+of k1, and of the principal point in long sides, along both axes. With 0.001, errors of rotations of `caliscope_a`
+are four times the stated ones; docs/validation.md has those with these values. Of 12 calibrated lenses principal
+points are 0.2 to 2.7 % off the centre, 1.4 % in the root mean square."""
 
 _PARTS = np.array([0] * 11 + [1, 2] * 6 + [3, 4] * 5)
 """Parts of the body of all joints, whose errors are biased together: head, arms and legs."""
@@ -283,11 +283,10 @@ class Adjustment:
     """Adjusted cameras and points of a part of the rig; fixed cameras and the scale are those of the start.
 
     Of each lens, `log_focal` is the logarithm of the factor on its focal length, `focal_std` its standard deviation;
-    `k1` and `k1_std` are those of radial distortion. All are 0
-    where the lens is known. `residual_px` are
-    reprojection errors of the observations of `tracks`. `directed` are the cameras with directions of edges.
-    `covariance` is that of the motions of all cameras in their frames (rotation vector, translation), their log focal
-    lengths, k1, and principal points in focal lengths; `evidence_covariance` is that if the rest of lenses is right.
+    `k1` and `k1_std` are those of radial distortion. All are 0 where the lens is known. `residual_px` are errors of
+    reprojection of the observations of `tracks`. `directed` are the cameras with directions of edges. `covariance` is
+    that of the motions of all cameras in their frames (rotation vector, translation), their log focal lengths, k1,
+    and principal points in focal lengths; `evidence_covariance` is that without errors of `_HELD` parameters.
     """
 
     world_to_camera: Float[Array, "V 4 4"]
@@ -305,8 +304,8 @@ class Adjustment:
 
     @property
     def evidence_std(self) -> Float[Array, " V"]:
-        """Standard deviations of the log focal lengths if the rest of the lenses is right."""
-        return np.asarray(np.sqrt(np.diag(self.evidence_covariance)[6::10]))
+        """Standard deviations of the log focal lengths if lens parameters that are not estimated are right."""
+        return np.asarray(np.sqrt(np.maximum(np.diag(self.evidence_covariance)[6::10], 0.0)))
 
     def distance_std(self, first: int, second: int) -> float:
         """Return the relative standard deviation of the distance between two cameras, in a rig of fixed size."""
@@ -407,7 +406,7 @@ def adjust(
             tracks = tracks.select(distance < _OUTLIER)
     problem = _Problem(tracks, intrinsics, groups, groups[list(k1)], texture_sigma, fixed, directions, holds=True)
     noise, covariance = problem.covariance(state)
-    std = np.sqrt([np.diag(one).reshape(-1, 10)[:, 6:8] for one in (covariance, noise)])
+    std = np.sqrt(np.maximum([np.diag(one).reshape(-1, 10)[:, 6:8] for one in (covariance, noise)], 0.0))
     return Adjustment(
         world_to_camera=cameras,
         intrinsics=matrices,
@@ -513,7 +512,7 @@ class _Problem(LeastSquares[_State]):
         self.prior_mean[groups[groups >= 0], 0] = -relative[groups >= 0]
         mean = np.full((num_groups, num_groups), 1 / max(num_groups, 1))
         precision = mean / max(num_groups, 1) / _FOCAL_PRIOR**2 + (np.eye(num_groups) - mean) / _FOCAL_SPREAD**2
-        # Columns of the parameters of each view; of what stays of its lens the last, or own ones, which are not free.
+        # Columns of the parameters of each view; those that are held are the last, or own ones, which are not free.
         cameras = np.arange(6 * num_views).reshape(-1, 6)
         lenses = cameras.size + np.arange(2 * num_groups).reshape(2, -1)
         self.axes = cameras.size + lenses.size + np.arange(3)
@@ -622,8 +621,9 @@ class _Problem(LeastSquares[_State]):
         Errors of evidence are those observed: common ones of texture in a cell of a picture, of people at several
         instants, and of a part of the body at all of them. What stays of lenses has errors of `_HELD`.
 
-        Source: White, "Maximum likelihood estimation of misspecified models", 1982: the sandwich estimator; Schmidt,
-        "Application of state-space methods to navigation problems", 1966: parameters that are not estimated.
+        Source: White, "Maximum likelihood estimation of misspecified models", 1982: the sandwich estimator; Triggs et
+        al., "Bundle adjustment - a modern synthesis", 2000, section 4.3: the kernel; Schmidt, "Application of
+        state-space methods to navigation problems", 1966: parameters that are not estimated.
         """
         system = Normal(self, state)
         full, free = system.reduced()[0], np.flatnonzero(self.free)
@@ -636,8 +636,11 @@ class _Problem(LeastSquares[_State]):
         noise, effect = np.zeros_like(full), np.zeros((len(full), len(self.held)))
         held = np.arange(len(full) - len(self.held), len(full))
         noise[np.ix_(free, free)] = inverse @ known[np.ix_(free, free)] @ inverse
+        # Second derivatives of the kernel are smaller than its weights, here by their mean over directions.
+        kernel = 1 / (1 + (self.residuals(state) ** 2).sum(-1))
+        curvature = float((self.weights @ kernel**2) / (self.weights @ kernel))
         for clusters in self._clusters():
-            noise[np.ix_(free, free)] += system.clustered(clusters)
+            noise[np.ix_(free, free)] += system.clustered(clusters) / curvature**2
         effect[free], effect[held] = -inverse @ full[np.ix_(free, held)], np.eye(len(held))
         columns = self.columns.reshape(-1)
         effect = effect[columns] * self.held

@@ -23,6 +23,9 @@ _LEAST_SHARE = 1e-8
 """Share that is added to the information on every parameter, of which a cluster that is left out may have all; the
 weight of fixed directions is rounded by 1e-10."""
 
+_MAX_SHARE = 0.9
+"""Share of the information on a direction up to which the jackknife leaves a cluster out."""
+
 StateT = TypeVar("StateT")
 
 
@@ -145,26 +148,41 @@ class Normal(Generic[StateT]):
     def clustered(self, clusters: Int[_Indices, " M"]) -> Float[Array, "free free"]:
         """Return the covariance of the free parameters at an optimum where blocks of a cluster have common errors.
 
-        It is that of the jackknife over clusters, of one linear step each; a number below 0 is no cluster. Blocks of
-        a single cluster count as independent. Priors count as exact.
+        It is that of the jackknife over clusters, of one linear step each; a number below 0 is no cluster. Where one
+        cluster has nearly all information there are no others to compare it with: its blocks count as independent,
+        with the ratio of common to independent errors of all clusters elsewhere. Priors count as exact.
 
         Source: Bell and McCaffrey, "Bias reduction in standard errors for linear regression with multi-stage
-        samples", 2002.
+        samples", 2002; the ratio is the design effect of Kish, "Survey Sampling", 1965.
         """
         full, _, inverse = self.reduced()
         free, numbers = self.problem.free, np.unique(clusters[clusters >= 0])
-        matrix = full[np.ix_(free, free)]
+        covariance = self.solved(full[np.ix_(free, free)], np.eye(free.sum()))
         solved = inverse @ self.coupling
         pulls = (self.pulls - (self.block_gradient[:, None] @ solved)[:, 0])[:, free]
-        if len(numbers) == 1:
-            changes = self.solved(matrix, pulls.T)
-            return np.asarray(changes @ changes.T)
-        changes = np.zeros((len(matrix), len(numbers)))
+        scale = np.maximum(np.diag(self.hessian)[free], 1e-300) ** -0.5
+        left_out, alone = np.zeros((len(covariance), len(numbers))), [np.zeros((len(covariance), 0))]
+        errors = np.zeros(2)
         for column, number in enumerate(numbers):
             blocks = clusters == number
             own = self._of_views(blocks) - np.tensordot(self.coupling[blocks], solved[blocks], ((0, 1), (0, 1)))
-            changes[:, column] = self.solved(matrix - own[np.ix_(free, free)], pulls[blocks].sum(0)[:, None])[:, 0]
-        return np.asarray((1 - 1 / max(len(numbers), 1)) * changes @ changes.T)
+            own = own[np.ix_(free, free)]
+            seen = np.flatnonzero(np.diag(own) > 0)
+            # The information of the cluster is root @ root.T; each column of turned roots has a share of all of it.
+            values, vectors = np.linalg.eigh(own[np.ix_(seen, seen)] * np.outer(scale[seen], scale[seen]))
+            values, vectors = values[values > _LEAST_SHARE], vectors[:, values > _LEAST_SHARE]
+            root = vectors * values**0.5 / scale[seen, None]
+            share, turn = np.linalg.eigh(root.T @ covariance[np.ix_(seen, seen)] @ root)
+            changes = covariance[:, seen] @ root @ turn
+            by_block = pulls[np.ix_(blocks, seen)] * scale[seen] @ (vectors / values**0.5) @ turn
+            shared = (share < _MAX_SHARE) & (len(numbers) > 1)
+            total = by_block[:, shared].sum(0)
+            left_out[:, column] = changes[:, shared] @ (total / (1 - share[shared]))
+            alone.append(changes[:, ~shared] @ by_block[:, ~shared].T)
+            errors += (total**2 / (1 - share[shared])).sum(), (by_block[:, shared] ** 2).sum()
+        independent, ratio = np.concatenate(alone, axis=1), max(errors[0] / max(errors[1], 1e-300), 1.0)
+        factor = 1 - 1 / max(len(numbers), 1)
+        return np.asarray(factor * left_out @ left_out.T + ratio * independent @ independent.T)
 
     def solved(self, matrix: Float[Array, "free free"], right: Float[Array, "free R"]) -> Float[Array, "free R"]:
         """Solve for the free parameters, which have several units; those that are not determined stay near 0."""

@@ -109,10 +109,12 @@ def _note_clocks(rig: Assembly, evidence: PixelEvidence) -> None:
 
 def assumed_centers(rig: Assembly) -> str:
     """Return what follows from the principal points of placed views of unknown lenses; empty if there are none."""
-    unknown = [rig.names[view] for view in rig.cameras() if not rig.lenses[view].is_known]
-    if rig.adjustment is None or not unknown:
+    placed = rig.cameras()
+    unknown = [rig.names[view] for view in placed if not rig.lenses[view].is_known]
+    if rig.adjustment is None or not unknown or len(placed) < 2:
         return ""
-    std = float(np.median(rig.adjustment.rotation_std_deg()[np.triu_indices(len(rig.placement.views), 1)]))
+    rows = [row for row, view in enumerate(rig.placement.views) if view in placed]
+    std = float(np.median(rig.adjustment.rotation_std_deg()[np.ix_(rows, rows)][np.triu_indices(len(rows), 1)]))
     place = f"{listed(unknown)}: the principal point of an unknown lens is assumed at the centre of the pictures"
     return f"{place}, rotations are uncertain by {std:.1f} degrees, and by more if a video was cropped off the centre"
 

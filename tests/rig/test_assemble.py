@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from page4d.rig import checks
+from page4d.rig.adjust import Adjustment
 from page4d.rig.assembly import Assembly
 from page4d.rig.checks import refuse_unconfirmed
 from page4d.rig.epipolar import pixels_of, undistorted_pixels
@@ -128,6 +129,29 @@ def test_cameras_that_only_a_refused_one_links_are_not_placed(check: str, monkey
     refuse_unconfirmed(assembly)
     reasons = [record.reason for record in placed_views(assembly)[0]]
     assert reasons == ["no other camera is placed", "not stable", "only refused cameras link it to the others"]
+
+
+@pytest.mark.parametrize("known", [0, 1, 2])
+def test_rotations_count_from_a_known_camera(known: int, monkeypatch: pytest.MonkeyPatch):
+    """The new ones are well determined relative to each other, but not in the calibrated world."""
+    assembly = assembled(known={known: WORLD.lenses[known].camera(WORLD.world_to_camera[known])})
+    std = np.full((3, 3), 0.3)
+    std[known], std[:, known] = 9.0, 9.0
+    monkeypatch.setattr(Adjustment, "rotation_std_deg", lambda *_, **__: std * (1 - np.eye(3)))
+    refuse_unconfirmed(assembly)
+    assert assembly.reasons.keys() == {0, 1, 2} - {known}
+    assert all("uncertain by 9 degrees" in reason for reason in assembly.reasons.values())
+
+
+def test_two_unknown_lenses_are_not_left_by_the_refusal_of_a_third(monkeypatch: pytest.MonkeyPatch):
+    lenses = tuple(replace(lens, focal_source=FocalSource.UNKNOWN) for lens in WORLD.lenses)
+    assembly = assembled(lenses=lenses)
+    std = np.array([[0.0, 0.3, 5.0], [0.3, 0.0, 5.0], [5.0, 5.0, 0.0]])
+    monkeypatch.setattr(Adjustment, "rotation_std_deg", lambda *_, **__: std)
+    refuse_unconfirmed(assembly)
+    assert "uncertain by 5 degrees" in assembly.reasons[2]
+    assert "two views do not determine" in assembly.reasons[0] == assembly.reasons[1]
+    assert not assumed_centers(assembly)
 
 
 def test_a_calibration_that_contradicts_the_evidence_is_reported():

@@ -153,7 +153,7 @@ def test_the_weakest_pair_of_a_contradicting_triangle_is_dropped():
     assert placement.views == (0, 1, 2)
 
 
-@pytest.mark.parametrize(("kind", "share"), [(Evidence.PEOPLE, 0.6), (Evidence.TEXTURE, 1.0)])
+@pytest.mark.parametrize(("kind", "share"), [(Evidence.PEOPLE, 0.6), (Evidence.TEXTURE, 0.8)])
 def test_epipolar_lines_are_as_uncertain_as_they_are_wrong(
     kind: Evidence, share: float, monkeypatch: pytest.MonkeyPatch
 ):
@@ -304,15 +304,23 @@ def test_a_lens_that_is_not_determined_has_the_focal_length_of_the_others():
     assert result.focal_std[3] > 2 * result.focal_std[:3].max()
 
 
-def test_deviations_are_finite_where_one_part_of_the_body_has_all_observations_of_a_view():
-    world = rig(noise_px=3.0, num_instants=40)
-    placement = place(range(4), all_pairs(world), world.lenses)
-    tracks = merge_tracks(placement.pairs, world.num_instants)
-    tracks = tracks.select((tracks.view < 3) | (tracks.joint[tracks.point] <= 10))
-    matrices = np.stack([lens.intrinsics for lens in world.lenses])
-    std = adjust(placement.world_to_camera, matrices, tracks, np.full(4, -1)).rotation_std_deg(of_evidence=True)
-    assert np.isfinite(std).all()
-    assert std[3, :3].min() > std[:3, :3].max() > 0
+@pytest.mark.parametrize("cluster", ["heads", "ten instants"])
+def test_deviations_are_right_where_one_cluster_has_all_observations_of_a_view(cluster: str):
+    """No other cluster of this view shows which errors are common."""
+    ratios, stated = [], []
+    for seed in range(6):
+        world = rig(noise_px=3.0, num_instants=40, seed=seed)
+        tracks = merge_tracks(place(range(4), all_pairs(world), world.lenses).pairs, world.num_instants)
+        is_seen = tracks.joint <= 10 if cluster == "heads" else tracks.instant // 10 == 1
+        tracks = tracks.select((tracks.view < 3) | is_seen[tracks.point])
+        matrices = np.stack([lens.intrinsics for lens in world.lenses])
+        found = adjust(world.world_to_camera, matrices, tracks, np.full(4, -1))
+        turns, true = found.world_to_camera[:, :3, :3], world.world_to_camera[:, :3, :3]
+        error = rotation_angle_deg(turns[3] @ turns[0].T, true[3] @ true[0].T)
+        stated.append(found.rotation_std_deg(of_evidence=True)[3, 0])
+        ratios.append(error / stated[-1])
+    assert 0.3 < np.sqrt(np.mean(np.square(ratios))) < 1.5
+    assert np.max(stated) < 2.0
 
 
 def test_the_result_repeats_bit_by_bit():
