@@ -91,8 +91,8 @@ class LeastSquares(ABC, Generic[StateT]):
 class Normal(Generic[StateT]):
     """Normal equations at a state, weighted by the kernel, with the blocks eliminated in each step.
 
-    `pulls` [M, F] are what every block adds to the right side; `weighted` are the derivatives by view and by block,
-    times the weights.
+    `pulls` [M, F] are what every block adds to the right side; `by_view` are derivatives of the observations, and
+    `weighted` these and those by block, times the weights.
     """
 
     def __init__(self, problem: LeastSquares[StateT], state: StateT) -> None:
@@ -100,18 +100,18 @@ class Normal(Generic[StateT]):
         residual, by_view, by_block = problem.linearized(state)
         weight = problem.weights / (1 + (residual**2).sum(-1))
         size, num_blocks = len(problem.free), int(problem.block.max()) + 1
-        weighted = by_view * weight[:, None, None]
-        self.slopes = weighted, by_view
+        self.by_view = by_view
+        self.weighted = by_view * weight[:, None, None], by_block * weight[:, None, None]
         # Rows of one view and block follow each other; several views may have one lens.
         starts = np.flatnonzero(np.diff(problem.view, prepend=-1) | np.diff(problem.block, prepend=-1))
         block, columns = problem.block[starts], problem.columns[problem.view[starts]]
         own = np.concatenate([by_block, -residual[..., None]], axis=-1)
         rows = block[:, None] * (size + 1) + columns
-        mixed = _summed(rows, np.add.reduceat(np.swapaxes(weighted, 1, 2) @ own, starts), num_blocks * (size + 1))
+        mixed = _summed(
+            rows, np.add.reduceat(np.swapaxes(self.weighted[0], 1, 2) @ own, starts), num_blocks * (size + 1)
+        )
         mixed = mixed.reshape(num_blocks, size + 1, -1)
-        weighted = by_block * weight[:, None, None]
-        self.weighted = self.slopes[0], weighted
-        within = _summed(block, np.add.reduceat(np.swapaxes(weighted, 1, 2) @ own, starts), num_blocks)
+        within = _summed(block, np.add.reduceat(np.swapaxes(self.weighted[1], 1, 2) @ own, starts), num_blocks)
         self.coupling = np.ascontiguousarray(np.swapaxes(mixed[:, :-1, :-1], 1, 2))
         self.pulls = mixed[:, :-1, -1]
         self.block_hessian, self.block_gradient = within[..., :-1], within[..., -1]
@@ -125,7 +125,7 @@ class Normal(Generic[StateT]):
         of_rows = self.problem.view[rows]
         for view in np.unique(of_rows):
             columns, seen = self.problem.columns[view], rows[of_rows == view]
-            weighted, by_view = (part[seen].reshape(-1, len(columns)) for part in self.slopes)
+            weighted, by_view = (part[seen].reshape(-1, len(columns)) for part in (self.weighted[0], self.by_view))
             hessian[np.ix_(columns, columns)] += weighted.T @ by_view
         return hessian[:-1, :-1]
 

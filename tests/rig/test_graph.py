@@ -193,7 +193,7 @@ def test_epipolar_lines_are_as_uncertain_as_they_are_wrong(
 @pytest.mark.parametrize("shift_px", [0.0, 25.0])
 def test_rotations_are_as_uncertain_as_they_are_wrong(shift_px: float):
     """Errors of keypoints are biases, and with a shift the principal points of unknown lenses are off the centre."""
-    ratios = []
+    ratios, focal_ratios = [], []
     for seed in range(6):
         world = rig(angles_deg=(0.0, 70.0, 140.0), noise_px=3.0, bias_px=6.0, num_instants=40, seed=seed)
         pairs = [pair(world, *views) for views in combinations(range(3), 2)]
@@ -206,8 +206,10 @@ def test_rotations_are_as_uncertain_as_they_are_wrong(shift_px: float):
         for one, other in combinations(range(3), 2):
             error = rotation_angle_deg(turns[other] @ turns[one].T, true[other] @ true[one].T)
             ratios.append(error / found.rotation_std_deg()[one, other])
+        focal_ratios += (found.log_focal / found.focal_std).tolist() if shift_px else []
     assert 0.5 < np.sqrt(np.mean(np.square(ratios))) < 1.5
     assert np.max(ratios) < 3
+    assert not shift_px or 0.3 < np.sqrt(np.mean(np.square(focal_ratios))) < 1.5
 
 
 def test_points_behind_a_camera_do_not_count_for_its_epipolar_lines():
