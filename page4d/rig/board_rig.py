@@ -254,21 +254,22 @@ class BoardAdjustment(LeastSquares[State]):
 
         Source: Triggs et al., section 4.3: second derivatives of the kernel, here in the mean over directions.
         """
-        system, residual, prior = Normal(self, state), self.residuals(state), self.prior(state)[1][:, self.free]
+        system, residual, prior = Normal(self, state), self.residuals(state), self.prior(state)[1]
+        weight = 1 / (1 + (residual**2).sum(-1))
+        curvature = float(weight @ weight / weight.sum())
+        system.hessian += (1 / curvature - 1) * prior.T @ prior  # the curvature is that of the kernel alone
         full, _, inverse = system.reduced()
-        matrix, curvature = full[np.ix_(self.free, self.free)], float(np.mean(1 / (1 + (residual**2).sum(-1))))
+        matrix = full[np.ix_(self.free, self.free)]
         by_view, by_board = ((part * residual[..., None]).sum(1) for part in system.weighted)
         pulls = np.zeros((self.number.max() + 1, len(self.free)))
         of_boards = np.zeros((len(pulls), *system.block_gradient.shape))
         np.add.at(pulls, (self.number[:, None], self.columns[self.view]), by_view)
         np.add.at(of_boards, (self.number, self.block), by_board)
         pulls -= np.tensordot(of_boards, inverse @ system.coupling, 2)
-        by_corner, by_prior = (system.solved(matrix, part.T) for part in (pulls[:, self.free], prior / _SCALE))
+        by_corner, by_prior = (system.solved(matrix, part[:, self.free].T) for part in (pulls, prior / _SCALE))
         by_pose = np.diag(system.clustered(np.arange(len(inverse))))
         deviation = np.zeros(len(self.free))
-        deviation[self.free] = np.sqrt(
-            np.maximum(by_pose, (by_corner**2).sum(1)) / curvature**2 + (by_prior**2).sum(1)
-        )
+        deviation[self.free] = np.sqrt(np.maximum(by_pose, (by_corner**2).sum(1)) + (by_prior**2).sum(1)) / curvature
         return deviation[self.columns[:, : self.num_lens]], deviation[self.columns[:, -1]]
 
 
@@ -519,5 +520,5 @@ def locate_board(
     still = np.zeros(state.lenses.shape, bool)
     problem = BoardAdjustment(board, models, own, still, np.zeros(len(sizes), bool), sizes)
     fitted = problem.fit(replace(state, boards=pose[None]))
-    _, _, covariance = Normal(problem, fitted).reduced()
-    return fitted.boards[0], covariance[0]
+    _, _, inverse = Normal(problem, fitted).reduced()
+    return fitted.boards[0], inverse[0] / _SCALE**2
