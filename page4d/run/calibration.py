@@ -192,7 +192,7 @@ def calibrate(
         ):
             raise
         known = "give ⟨intrinsics=FILE⟩ with the calibration in the folder, whose lenses then stay"
-        raise InputError(error.marked_message, f"{known}; or {_FILM_HINT}") from error
+        raise InputError(error.marked_message, f"{known}; or {_FILM}; or give ⟨lenses⟩") from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -474,7 +474,7 @@ class BoardViews:
         needed = min(2, len(self.names))
         if len(placed) < needed:
             left = dict.fromkeys(placed, "no other view is left that shows the board with it")
-            reasons = [f"{self.names[view]}: {reason}" for view, reason in sorted((self.reasons | left).items())]
+            reasons = [f"{self.names[view]}: {one[view]}" for one in (self.reasons, left) for view in sorted(one)]
             raise InputError(f"the board determines too few cameras: {'; '.join(reasons)}", _FILM_HINT)
         state, views = self.state, range(len(self.names))
         standing = self._standing(placed)
@@ -613,10 +613,11 @@ def _without_skew(sighting: Sighting, lens: Lens) -> Sighting:
     return replace(sighting, pixels=pixels, velocity=velocity, acceleration=acceleration)
 
 
-_FILM_HINT = (
+_FILM = (
     "film the board near and far, in all parts of the pictures and tilted by 30 degrees and more, in view of two "
-    "cameras at once; or give ⟨lenses⟩ or ⟨intrinsics⟩"
+    "cameras at once"
 )
+_FILM_HINT = f"{_FILM}; or give ⟨lenses⟩ or ⟨intrinsics⟩"
 
 
 def coverage(sightings: Sequence[Sighting], size: tuple[int, int]) -> float:

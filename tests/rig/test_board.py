@@ -17,7 +17,16 @@ from page4d.errors import InputError, Page4DError
 from page4d.formats.calibrations import read_calibration
 from page4d.geometry.distortion import Distortion
 from page4d.rig.board import Board, Pattern, _checked, board_of, find_boards
-from page4d.rig.board_rig import TERMS, BoardAdjustment, Sighting, State, _lens_from, board_poses, project
+from page4d.rig.board_rig import (
+    TERMS,
+    BoardAdjustment,
+    Sighting,
+    State,
+    _lens_from,
+    board_poses,
+    locate_board,
+    project,
+)
 from page4d.rig.floor import FloorPoints
 from page4d.rig.records import FocalSource, Lens, exp_rotation
 from page4d.run import calibration
@@ -495,6 +504,22 @@ def test_the_world_stands_on_a_board_on_the_floor(up, axis, turn) -> None:
     assert "(the board on the floor, +-" in found.record.world.text
 
 
+def test_errors_of_a_board_on_the_floor_are_of_its_stated_size() -> None:
+    cameras, lenses = rig(views=())[0][:2], np.array([PINHOLE] * 2)
+    state = State(lenses=lenses, cameras=np.stack(cameras), clocks=np.zeros(2), boards=np.zeros((0, 4, 4)))
+    places = [CHARUCO.points @ (pose @ FLOOR)[:3, :3].T + (pose @ FLOOR)[:3, 3] for pose in cameras]
+    true = [seen(KNOWN[0], local) for local in places]
+    rng, errors = np.random.default_rng(1), []
+    for _ in range(40):
+        noisy = [pixels + rng.normal(0, 0.2, pixels.shape) for pixels in true]
+        own = [Sighting(view=v, pose=0, numbers=np.arange(len(noisy[v])), pixels=noisy[v]) for v in range(2)]
+        pose, covariance = locate_board(CHARUCO, [LensModel.BROWN_CONRADY] * 2, state, own, [SIZE] * 2)
+        moved = np.linalg.inv(FLOOR) @ pose
+        motion = np.append(Rotation.from_matrix(moved[:3, :3]).as_rotvec(), moved[:3, 3])
+        errors.append(motion @ np.linalg.solve(covariance, motion) / 6)
+    assert np.mean(errors) == pytest.approx(1, rel=0.25)
+
+
 def test_a_floor_that_no_camera_shows_is_an_error() -> None:
     _, evidence = rig(given=KNOWN)
     with pytest.raises(InputError, match="no placed camera shows the board at the instant"):
@@ -580,19 +605,21 @@ def test_a_view_that_is_not_determined_is_left_out_with_the_reason(change, reaso
 
 
 @pytest.mark.parametrize(
-    ("change", "given"),
+    ("change", "given", "order"),
     [
-        (lambda one: one.view == 1, None),
-        (lambda one: one.view == 1, KNOWN[:2]),
-        (lambda one: one.view == 0, KNOWN[:2]),
-        (lambda one: one.view == one.pose % 2, KNOWN[:2]),
+        (lambda one: one.view == 1, None, "ab"),
+        (lambda one: one.view == 1, KNOWN[:2], "ab"),
+        (lambda one: one.view == 0, KNOWN[:2], "ba"),
+        (lambda one: one.view == one.pose % 2, KNOWN[:2], "ba"),
     ],
     ids=["second view, lens unknown", "second view", "first view", "never together"],
 )
-def test_too_few_cameras_are_refused_with_a_reason_for_each(change, given) -> None:
+def test_too_few_cameras_are_refused_with_a_reason_for_each_the_cause_first(change, given, order) -> None:
     _, evidence = rig(views=(0, 1))
     evidence = replace(evidence, shared=[one for one in evidence.shared if change(one)])
-    with pytest.raises(InputError, match=r"too few cameras: a: .*(board|focal).*; b: .*(board|focal)"):
+    with pytest.raises(
+        InputError, match=r"too few cameras: {}: .*(board|focal).*; {}: .*(board|focal)".format(*order)
+    ):
         BoardViews("ab", [SIZE] * 2, evidence, given=given).result()
 
 
@@ -652,7 +679,9 @@ def test_the_command_calibrates_a_rig_from_pictures(tmp_path: Path, capsys, monk
     with monkeypatch.context() as patched:
         patched.setattr(calibration, "FOCAL_LIMIT", 0.0)
         assert run([*map(str, words), "--overwrite"]) == 3
-    assert "hint:  give --intrinsics FILE with the calibration in the folder" in capsys.readouterr().err
+    (hint,) = re.findall("hint: .*", capsys.readouterr().err)
+    assert "give --intrinsics FILE with the calibration in the folder" in hint
+    assert hint.count("--intrinsics") == 1
     record = json.loads(printed.out)
     assert [camera["focal"] for camera in record["cameras"]] == pytest.approx([300, 300], rel=3e-3)
     read = read_calibration(out)
