@@ -636,11 +636,8 @@ class _Problem(LeastSquares[_State]):
         noise, effect = np.zeros_like(full), np.zeros((len(full), len(self.held)))
         held = np.arange(len(full) - len(self.held), len(full))
         noise[np.ix_(free, free)] = inverse @ known[np.ix_(free, free)] @ inverse
-        # Second derivatives of the kernel are smaller than its weights, here by their mean over directions.
-        kernel = 1 / (1 + (self.residuals(state) ** 2).sum(-1))
-        curvature = float((self.weights @ kernel**2) / (self.weights @ kernel))
         for clusters in self._clusters():
-            noise[np.ix_(free, free)] += system.clustered(clusters) / curvature**2
+            noise[np.ix_(free, free)] += system.clustered(clusters) / system.curvature**2
         effect[free], effect[held] = -inverse @ full[np.ix_(free, held)], np.eye(len(held))
         columns = self.columns.reshape(-1)
         effect = effect[columns] * self.held

@@ -255,9 +255,7 @@ class BoardAdjustment(LeastSquares[State]):
         Source: Triggs et al., section 4.3: second derivatives of the kernel, here in the mean over directions.
         """
         system, residual, prior = Normal(self, state), self.residuals(state), self.prior(state)[1]
-        weight = 1 / (1 + (residual**2).sum(-1))
-        curvature = float(weight @ weight / weight.sum())
-        system.hessian += (1 / curvature - 1) * prior.T @ prior  # the curvature is that of the kernel alone
+        system.hessian += (1 / system.curvature - 1) * prior.T @ prior  # the curvature is that of the kernel alone
         full, _, inverse = system.reduced()
         matrix = full[np.ix_(self.free, self.free)]
         by_view, by_board = ((part * residual[..., None]).sum(1) for part in system.weighted)
@@ -269,7 +267,8 @@ class BoardAdjustment(LeastSquares[State]):
         by_corner, by_prior = (system.solved(matrix, part[:, self.free].T) for part in (pulls, prior / _SCALE))
         by_pose = np.diag(system.clustered(np.arange(len(inverse))))
         deviation = np.zeros(len(self.free))
-        deviation[self.free] = np.sqrt(np.maximum(by_pose, (by_corner**2).sum(1)) + (by_prior**2).sum(1)) / curvature
+        variance = np.maximum(by_pose, (by_corner**2).sum(1)) + (by_prior**2).sum(1)
+        deviation[self.free] = np.sqrt(variance) / system.curvature
         return deviation[self.columns[:, : self.num_lens]], deviation[self.columns[:, -1]]
 
 

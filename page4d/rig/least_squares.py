@@ -23,8 +23,9 @@ _LEAST_SHARE = 1e-8
 """Share that is added to the information on every parameter, of which a cluster that is left out may have all; the
 weight of fixed directions is rounded by 1e-10."""
 
-_MAX_SHARE = 0.9
-"""Share of the information on a direction up to which the jackknife leaves a cluster out."""
+_MAX_SHARE, _LEAST_REST = 0.9, 1e-3
+"""Share of the information on a direction up to which the jackknife leaves a cluster of several blocks out, and the
+least rest by which it divides: what a single block determines alone is not tested."""
 
 StateT = TypeVar("StateT")
 
@@ -92,13 +93,16 @@ class Normal(Generic[StateT]):
     """Normal equations at a state, weighted by the kernel, with the blocks eliminated in each step.
 
     `pulls` [M, F] are what every block adds to the right side; `by_view` are derivatives of the observations, and
-    `weighted` these and those by block, times the weights.
+    `weighted` these and those by block, times the weights. `curvature` is the ratio of the second derivatives of the
+    kernel, in the mean over directions, to its weights.
     """
 
     def __init__(self, problem: LeastSquares[StateT], state: StateT) -> None:
         self.problem, self.state = problem, state
         residual, by_view, by_block = problem.linearized(state)
-        weight = problem.weights / (1 + (residual**2).sum(-1))
+        kernel = 1 / (1 + (residual**2).sum(-1))
+        weight = problem.weights * kernel
+        self.curvature = float(weight @ kernel / weight.sum())
         size, num_blocks = len(problem.free), int(problem.block.max()) + 1
         self.by_view = by_view
         self.weighted = by_view * weight[:, None, None], by_block * weight[:, None, None]
@@ -175,11 +179,11 @@ class Normal(Generic[StateT]):
             share, turn = np.linalg.eigh(root.T @ covariance[np.ix_(seen, seen)] @ root)
             changes = covariance[:, seen] @ root @ turn
             by_block = pulls[np.ix_(blocks, seen)] * scale[seen] @ (vectors / values**0.5) @ turn
-            shared = (share < _MAX_SHARE) & (len(numbers) > 1)
-            total = by_block[:, shared].sum(0)
-            left_out[:, column] = changes[:, shared] @ (total / (1 - share[shared]))
+            shared = ((share < _MAX_SHARE) | (blocks.sum() == 1)) & (len(numbers) > 1)
+            total, rest = by_block[:, shared].sum(0), np.maximum(1 - share[shared], _LEAST_REST)
+            left_out[:, column] = changes[:, shared] @ (total / rest)
             alone.append(changes[:, ~shared] @ by_block[:, ~shared].T)
-            errors += (total**2 / (1 - share[shared])).sum(), (by_block[:, shared] ** 2).sum()
+            errors += (total**2 / rest).sum(), (by_block[:, shared] ** 2).sum()
         independent, ratio = np.concatenate(alone, axis=1), max(errors[0] / max(errors[1], 1e-300), 1.0)
         factor = 1 - 1 / max(len(numbers), 1)
         return np.asarray(factor * left_out @ left_out.T + ratio * independent @ independent.T)
