@@ -81,6 +81,25 @@ def test_views_that_lag_by_an_instant_or_more_are_late(delay: float) -> None:
     assert found == ({} if abs(delay) < 1 else {1: pytest.approx(delay, abs=0.25)})
 
 
+@pytest.mark.parametrize(("pairs", "share", "is_late"), [(3, 0.87, True), (2, 0.87, False), (2, 0.75, True)])
+def test_the_only_pair_of_a_view_needs_a_clearer_offset(
+    pairs: int, share: float, is_late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = film_people(Filming(num_instants=20))
+    found = [
+        register_people_pair(*(rig.people[view] for view in views), rig.lenses[:2], views, rig.num_instants)
+        for views in ((0, 1), (0, 2), (1, 2))[:pairs]
+    ]
+
+    def score(curve: PairCurve, offset: int) -> float:
+        best = {(0, 1): 2, (1, 2): -2}.get(curve.views, 0)
+        return 0.7 * (share if best and not offset else 1 - 0.04 * (offset - best) ** 2)
+
+    monkeypatch.setattr(PairCurve, "score", score)
+    late = late_views(rig.people, rig.lenses, found, np.arange(rig.num_instants))
+    assert late == ({1: pytest.approx(2.0, abs=0.1)} if is_late else {})
+
+
 @pytest.mark.parametrize(("delay", "number"), [(0.0, 0), pytest.param(-7.0, 1, marks=pytest.mark.slow)])
 def test_given_clocks_are_doubted_only_if_another_offset_fits_better(delay: float, number: int) -> None:
     rng = np.random.default_rng(2)
