@@ -11,7 +11,8 @@ from page4d.errors import InputError, InterruptedRunError, UsageError
 from page4d.lab.pretraining import pretrain as pretraining
 from page4d.lab.pretraining.config import PRESETS, PretrainConfig, with_encoder, with_size
 from page4d.lab.pretraining.data import Crops
-from page4d.lab.pretraining.pretrain import PretrainRequest, PretrainStep, build_task
+from page4d.lab.pretraining.pretrain import PretrainRequest
+from page4d.lab.pretraining.tasks import PretrainStep, build_task
 from page4d.lab.training.checkpoint import RunFolder
 from page4d.lab.training.logs import SilentTrainingObserver, read_metrics
 from page4d.lab.training.processes import SINGLE_PROCESS

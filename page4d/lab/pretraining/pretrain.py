@@ -1,4 +1,4 @@
-"""Pretraining of an encoder by MAE or DINO, from folders of videos to a folder with weights and pictures."""
+"""Pretraining of an encoder, from folders of videos to a folder with weights and pictures."""
 
 import json
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import page4d
 from page4d.errors import UsageError
 from page4d.io.input_files import DEFAULT_MAX_MEGAPIXELS
 from page4d.lab.pretraining.config import PretrainConfig
 from page4d.lab.pretraining.data import Crops, Footage, open_footage, open_pool, read_crops
-from page4d.lab.pretraining.dino import DINOConfig, SelfDistillation
-from page4d.lab.pretraining.mae import MAEConfig, MaskedAutoencoder
+from page4d.lab.pretraining.mae import MAEConfig
 from page4d.lab.pretraining.profiles import profile_dino, profile_mae
-from page4d.lab.training.checkpoint import EMA, Checkpoint, RunState, restored_state
+from page4d.lab.pretraining.tasks import PretrainStep, PretrainTask, build_task
+from page4d.lab.training.checkpoint import Checkpoint, RunState, restored_state
 from page4d.lab.training.engine import (
     Loop,
     LoopContext,
@@ -33,100 +33,9 @@ from page4d.lab.training.engine import (
 )
 from page4d.lab.training.logs import TrainObserver, read_metrics, summarize_metrics
 from page4d.lab.training.optimizers import build_optimizer, check_training_memory, restore_optimizer
-from page4d.lab.training.processes import ProcessGroup
-from page4d.lab.training.schedule import (
-    MAX_SAMPLES,
-    Budget,
-    PlannedStep,
-    Position,
-    begin_decay,
-    fraction_done,
-    rate_at,
-)
-from page4d.networks.encoders.vit import ViT
+from page4d.lab.training.schedule import MAX_SAMPLES, Budget, Position, begin_decay, fraction_done, rate_at
 from page4d.options import in_options
 from page4d.weights.store import save_tensors, specs_of
-
-
-@dataclass(frozen=True, kw_only=True)
-class PretrainStep(PlannedStep):
-    """A step, with the fraction of the run before it."""
-
-    done: float
-
-
-class MAETask:
-    """A masked autoencoder with an EMA of its weights."""
-
-    def __init__(self, config: MAEConfig, average_decay: float, device: torch.device) -> None:
-        self.network = MaskedAutoencoder(config).to(device)
-        self.average = EMA(self.network, average_decay)
-
-    @property
-    def encoder(self) -> ViT:
-        """Encoder of the EMA."""
-        return self.average.network.encoder
-
-    def modules(self) -> dict[str, nn.Module]:
-        """Return the network and its EMA."""
-        return {"network": self.network, "average": self.average.network}
-
-    def losses(self, crops: Crops) -> Mapping[str, Tensor]:
-        """Return the reconstruction loss of the large crop."""
-        (images,) = crops.large
-        return {"total": self.network(images, crops.noise).loss}
-
-    def after_step(self, step: PretrainStep, group: ProcessGroup, *, moved: bool) -> None:
-        """Update the EMA."""
-        del group
-        if moved:
-            self.average.update(self.network, step.step)
-
-
-class DINOTask:
-    """Self-distillation; the teacher is released."""
-
-    def __init__(self, config: DINOConfig, device: torch.device) -> None:
-        self.network = SelfDistillation(config).to(device)
-        self._centres: list[Tensor] = []
-
-    @property
-    def encoder(self) -> ViT:
-        """Encoder of the teacher."""
-        return self.network.teacher.encoder
-
-    def modules(self) -> dict[str, nn.Module]:
-        """Return student, teacher and centre as one module."""
-        return {"network": self.network}
-
-    def losses(self, crops: Crops) -> Mapping[str, Tensor]:
-        """Return the distillation loss, and entropy and information of the teacher."""
-        output = self.network(crops.large, crops.small)
-        self._centres.append(output.centre)
-        return {
-            "total": output.loss,
-            "teacher_entropy": output.teacher_entropy,
-            "teacher_information": output.teacher_information,
-        }
-
-    def after_step(self, step: PretrainStep, group: ProcessGroup, *, moved: bool) -> None:
-        """Update the teacher, and the centre from the batches of all processes."""
-        centre = group.average(torch.stack(self._centres).mean(dim=0))
-        self._centres.clear()
-        if moved:
-            self.network.update_teacher(centre, step.done)
-
-
-PretrainTask = MAETask | DINOTask
-"""A network that is trained without labels, and the encoder in it."""
-
-
-def build_task(config: PretrainConfig, device: torch.device) -> PretrainTask:
-    """Build a task with random weights, drawn from the run's seed."""
-    torch.manual_seed(config.seed)
-    if isinstance(config.method, MAEConfig):
-        return MAETask(config.method, config.optimizer.average_decay, device)
-    return DINOTask(config.method, device)
 
 
 @dataclass(frozen=True, kw_only=True)
