@@ -286,7 +286,7 @@ class Adjustment:
     `k1` and `k1_std` are those of radial distortion. All are 0 where the lens is known. `residual_px` are errors of
     reprojection of the observations of `tracks`. `directed` are the cameras with directions of edges. `covariance` is
     that of the motions of all cameras in their frames (rotation vector, translation), their log focal lengths, k1,
-    and principal points in focal lengths; `evidence_covariance` is that without errors of `_HELD` parameters.
+    and principal points in focal lengths; `evidence_covariance` is that if lens parameters that stay are right.
     """
 
     world_to_camera: Float[Array, "V 4 4"]

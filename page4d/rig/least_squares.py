@@ -20,8 +20,8 @@ _GAUGE = 1e6
 """Weight of a fixed direction, in units of the largest diagonal entry of the normal equations."""
 
 _LEAST_SHARE = 1e-8
-"""Share that is added to the information on every parameter, of which a cluster that is left out may have all; the
-weight of fixed directions is rounded by 1e-10."""
+"""Share that is added to the information on every parameter, as nothing may determine some; the weight of fixed
+directions is rounded by 1e-10."""
 
 _MAX_SHARE, _LEAST_REST = 0.9, 1e-3
 """Share of the information on a direction up to which the jackknife leaves a cluster of several blocks out, and the
@@ -164,21 +164,13 @@ class Normal(Generic[StateT]):
         covariance = self.solved(full[np.ix_(free, free)], np.eye(free.sum()))
         solved = inverse @ self.coupling
         pulls = (self.pulls - (self.block_gradient[:, None] @ solved)[:, 0])[:, free]
-        scale = np.maximum(np.diag(self.hessian)[free], 1e-300) ** -0.5
         left_out, alone = np.zeros((len(covariance), len(numbers))), [np.zeros((len(covariance), 0))]
         errors = np.zeros(2)
         for column, number in enumerate(numbers):
             blocks = clusters == number
             own = self._of_views(blocks) - np.tensordot(self.coupling[blocks], solved[blocks], ((0, 1), (0, 1)))
-            own = own[np.ix_(free, free)]
-            seen = np.flatnonzero(np.diag(own) > 0)
-            # The information of the cluster is root @ root.T; each column of turned roots has a share of all of it.
-            values, vectors = np.linalg.eigh(own[np.ix_(seen, seen)] * np.outer(scale[seen], scale[seen]))
-            values, vectors = values[values > _LEAST_SHARE], vectors[:, values > _LEAST_SHARE]
-            root = vectors * values**0.5 / scale[seen, None]
-            share, turn = np.linalg.eigh(root.T @ covariance[np.ix_(seen, seen)] @ root)
-            changes = covariance[:, seen] @ root @ turn
-            by_block = pulls[np.ix_(blocks, seen)] * scale[seen] @ (vectors / values**0.5) @ turn
+            seen, share, changes, unit = self._shares(own[np.ix_(free, free)], covariance)
+            by_block = pulls[np.ix_(blocks, seen)] @ unit
             shared = ((share < _MAX_SHARE) | (blocks.sum() == 1)) & (len(numbers) > 1)
             total, rest = by_block[:, shared].sum(0), np.maximum(1 - share[shared], _LEAST_REST)
             left_out[:, column] = changes[:, shared] @ (total / rest)
@@ -188,21 +180,40 @@ class Normal(Generic[StateT]):
         factor = 1 - 1 / max(len(numbers), 1)
         return np.asarray(factor * left_out @ left_out.T + ratio * independent @ independent.T)
 
-    def solved(self, matrix: Float[Array, "free free"], right: Float[Array, "free R"]) -> Float[Array, "free R"]:
-        """Solve for the free parameters, which have several units; those that are not determined stay near 0."""
+    def _shares(
+        self, own: Float[Array, "free free"], covariance: Float[Array, "free free"]
+    ) -> tuple[Int[_Indices, " S"], Float[Array, " K"], Float[Array, "free K"], Float[Array, "S K"]]:
+        """Return what a cluster with some information determines, given the covariance from all information.
+
+        These are the free parameters that it concerns; its share of the information on each of K directions; the
+        changes of all parameters by a unit pull along each; and the pulls of unit size along them by those of these
+        parameters.
+        """
+        seen = np.flatnonzero(np.diag(own) > 0)
+        scale = self.scale[seen]
+        values, vectors = np.linalg.eigh(own[np.ix_(seen, seen)] * np.outer(scale, scale))
+        values, vectors = values[values > _LEAST_SHARE], vectors[:, values > _LEAST_SHARE]
+        root = vectors * values**0.5 / scale[:, None]  # the information is root @ root.T
+        share, turn = np.linalg.eigh(root.T @ covariance[np.ix_(seen, seen)] @ root)
+        return seen, share, covariance[:, seen] @ root @ turn, scale[:, None] * (vectors / values**0.5) @ turn
+
+    @property
+    def scale(self) -> Float[Array, " free"]:
+        """Units of the free parameters, in which their information is 1 before blocks are eliminated."""
         diagonal = np.diag(self.hessian)[self.problem.free]
-        scale = np.where(diagonal > 0, diagonal, 1.0)[:, None] ** -0.5
-        scaled = matrix * scale * scale.T + _LEAST_SHARE * np.eye(len(matrix))
-        return np.asarray(scale * np.linalg.solve(scaled, scale * right))
+        return np.asarray(np.where(diagonal > 0, diagonal, 1.0) ** -0.5)
+
+    def solved(self, matrix: Float[Array, "free free"], right: Float[Array, "free R"]) -> Float[Array, "free R"]:
+        """Solve for the free parameters; what nothing determines has a large but finite solution."""
+        scaled = matrix * np.outer(self.scale, self.scale) + _LEAST_SHARE * np.eye(len(matrix))
+        return np.asarray(self.scale[:, None] * np.linalg.solve(scaled, self.scale[:, None] * right))
 
     def step(self, damping: float) -> StateT | None:
         """Return the state after one damped step."""
         matrix, right, inverse = self.reduced(damping)
         free, change = self.problem.free, np.zeros(len(self.gradient))
-        matrix, right = matrix[np.ix_(free, free)], right[free]
-        diagonal = np.diag(self.hessian)[free]
-        scale = np.where(diagonal > 0, diagonal, 1.0) ** -0.5  # parameters have several units
-        change[free] = scale * np.linalg.lstsq(matrix * np.outer(scale, scale), right * scale, rcond=None)[0]
+        matrix, scale = matrix[np.ix_(free, free)], self.scale
+        change[free] = scale * np.linalg.lstsq(matrix * np.outer(scale, scale), right[free] * scale, rcond=None)[0]
         blocks = (inverse @ (self.block_gradient - self.coupling @ change)[..., None])[..., 0]
         return self.problem.moved(self.state, change, blocks)
 
