@@ -67,11 +67,25 @@ def constant_forecast() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module")
+def short_adjustment() -> Iterator[None]:
+    """Adjust cameras and depth in few steps: these take longer than small networks."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("page4d.stereo.bundle_adjustment._NUM_KERNELS", 2)
+        patched.setattr("page4d.stereo.bundle_adjustment._CONTINUED_KERNELS", (3.0, 0.5, 2))
+        patched.setattr("page4d.stereo.bundle_adjustment._STEPS_PER_KERNEL", 1)
+        yield
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _separate_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep measurements out of the user's cache, and keep them, the pictures and the videos of previews small."""
+    """Keep measurements out of the user's cache, and keep them, the pictures and the videos of previews small.
+
+    Runs leave the heap as it is: to return it after every chunk takes as long as some chunks.
+    """
     from page4d.output.preview import cloud
     from page4d.run import memory as network_cost
+    from page4d.run import run
 
     with pytest.MonkeyPatch.context() as patched:
         # Processes of pytest-xdist share the folder above their own, and so the measurements.
@@ -79,6 +93,7 @@ def _separate_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"
         patched.setitem(os.environ, "XDG_CACHE_HOME", str(folder))
         patched.setattr(network_cost, "_COUNTING_OVERHEAD_S", 0.0)
+        patched.setattr(run, "trim_heap", lambda: None)
         patched.setattr(cloud, "NUM_FRAMES", 4)
         patched.setattr(cloud, "SUPERSAMPLING", 1)
         yield

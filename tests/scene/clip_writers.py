@@ -1,9 +1,12 @@
 """Clips and image folders with the frame number encoded in each frame, written by PyAV, Pillow and numpy."""
 
 import json
+import pickle
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
+from functools import wraps
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +61,24 @@ def counter_clip(numbers: Iterable[int], size: tuple[int, int] = (48, 64)) -> li
     return [counter_image(number, size) for number in numbers]
 
 
+def _encoded_once(write: Callable[..., Path]) -> Callable[..., Path]:
+    """Keep the files of equal frames and settings."""
+    files: dict[bytes, bytes] = {}
+
+    @wraps(write)
+    def written(path: Path, frames: Iterable[Pixels], **settings: Any) -> Path:
+        frames = list(frames)
+        key = sha256(pickle.dumps((path.suffix, frames, settings))).digest()
+        if key in files:
+            path.write_bytes(files[key])
+        else:
+            files[key] = write(path, frames, **settings).read_bytes()
+        return path
+
+    return written
+
+
+@_encoded_once
 def write_video(
     path: Path,
     frames: Iterable[Pixels],
