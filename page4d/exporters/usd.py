@@ -29,6 +29,7 @@ from page4d.formats.ply import PointCloud
 from page4d.geometry.rotation import turn_up
 from page4d.io.atomic import output_error, real_path
 from page4d.output.layout import frame_name
+from page4d.signals import deferred_signals
 
 ROOT = "/World"
 
@@ -52,7 +53,8 @@ def create_stage(path: Path, job: ExportJob, codes: Sequence[float]) -> Any:
     Raises:
         OutputError: if it cannot be created.
     """
-    from pxr import Gf, Usd, UsdGeom
+    with deferred_signals():  # the first import prints exceptions and goes on without the module
+        from pxr import Gf, Usd, UsdGeom
 
     with _usd_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)

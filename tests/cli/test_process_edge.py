@@ -16,6 +16,7 @@ import pytest
 
 from page4d.errors import InputError, InterruptedRunError
 from page4d_cli import app, console
+from page4d_cli.progress import count, displayed_progress
 from page4d_cli.stopping import stops_cleanly
 from tests.cli.clips import write_scene
 from tests.cli.conftest import NETWORK
@@ -72,12 +73,16 @@ class TestSignals:
         finally:
             signal.signal(number, before)
 
-    def test_a_signal_whose_exception_a_library_replaced_is_an_interruption(self, cli, monkeypatch):
+    @pytest.mark.parametrize("replaced", [False, True], ids=["swallowed", "replaced"])
+    def test_a_signal_whose_exception_a_library_lost_is_an_interruption(self, replaced, cli, monkeypatch):
         def swallowing(_: object) -> int:
             try:
                 os.kill(os.getpid(), signal.SIGTERM)
             except BaseException:
-                raise ImportError("initialization failed") from None
+                if replaced:
+                    raise ImportError("initialization failed") from None
+            with displayed_progress("work", count("step"), quiet=True) as progress:
+                progress.update(1, 2)
             return 0
 
         monkeypatch.setattr(app, "_run_app", swallowing)
