@@ -134,7 +134,7 @@ def _configuration(
         if changes or preset is not None or learning_rate is not None or data:
             raise UsageError(
                 "a run that is continued keeps its configuration",
-                "edit a copy of its config.json and pass it with --config",
+                "leave the settings out, or pass an edited copy of its config.json with --config",
             )
         return None if path is None else _read(path)
     if preset is not None and path is not None:
