@@ -13,6 +13,7 @@ import torch
 from page4d.choices import CalibrationFormat
 from page4d.conventions import Scale
 from page4d.errors import InputError, UsageError, listed, shortened, unknown_name
+from page4d.formats import opencv_yaml
 from page4d.formats.camera_model import METRES, Calibration, camera_distances
 from page4d.formats.files import check_exists, key_paths, lens_file, read_document, unreadable
 from page4d.formats.table import FORMATS, RigFormat
@@ -245,13 +246,17 @@ def choose_format(path: Path, given: CalibrationFormat | None) -> CalibrationFor
     return named[0].written
 
 
-def check_calibration_target(path: Path, file_format: CalibrationFormat, *, overwrite: bool) -> None:
+def check_calibration_target(
+    path: Path, file_format: CalibrationFormat, *, overwrite: bool, names: Sequence[str] = ()
+) -> None:
     """Refuse a target that exists, unless it is to be replaced, or that cannot be written.
 
     Raises:
-        UsageError: if it exists.
+        UsageError: if it exists, or cannot hold cameras of these names.
         OutputError: if it cannot be written.
     """
+    if file_format is CalibrationFormat.OPENCV:
+        opencv_yaml.check_names(names)
     row = _written(file_format)
     if not row.suffix:
         check_replaceable(path, row.patterns[0], overwrite=overwrite)
@@ -273,7 +278,8 @@ def write_calibration(
     moving = [camera.name for camera in calibration.cameras if not camera.is_static or camera.image_size is None]
     if moving:
         raise UsageError(f"{listed(moving)} moves or has no image size", "write static cameras with image sizes")
-    check_calibration_target(path, file_format, overwrite=overwrite)
+    names = [camera.name for camera in calibration.cameras]
+    check_calibration_target(path, file_format, overwrite=overwrite, names=names)
     row = _written(file_format)
     write = row.function(row.writer)
     if row.suffix:

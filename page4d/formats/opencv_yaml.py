@@ -81,14 +81,20 @@ def read(path: Path, content: dict[str, Any], poses: bool = True) -> Calibration
     return Calibration(path=path, scale=Scale.ARBITRARY, cameras=tuple(cameras), notices=notices)
 
 
+def check_names(names: Sequence[str]) -> None:
+    """Refuse names that cannot be part of a key."""
+    for name in names:
+        if not re.fullmatch(r"[A-Za-z0-9_ -]+", name):
+            raise UsageError(f"{name} has a name that OpenCV YAML cannot hold", "use ⟨format=page4d⟩")
+
+
 def write(calibration: Calibration, path: Path) -> None:
     """Write the lenses and poses of static cameras in one file, which serves as `intri.yml` and as `extri.yml`."""
     entries: Storage = {"names": [camera.name for camera in calibration.cameras]}
     for camera in calibration.cameras:
         name, lens, pose = camera.name, camera.distortion, camera.world_to_camera.numpy()
         assert camera.image_size is not None
-        reason = "a name" if not re.fullmatch(r"[A-Za-z0-9_ -]+", name) else ""
-        reason = reason or ("a fisheye lens" if lens is not None and lens.model is LensModel.FISHEYE else "")
+        reason = "a fisheye lens" if lens is not None and lens.model is LensModel.FISHEYE else ""
         reason = reason or ("a skew" if float(camera.intrinsics[0, 1]) != 0 else "")
         if reason:
             raise UsageError(f"{name} has {reason} that OpenCV YAML cannot hold", "use ⟨format=page4d⟩")

@@ -47,6 +47,7 @@ def calibrate(
     with stops_cleanly():
         with observed_run(verbosity, "calibrate") as observer:
             opened = open_scene(scene_folder, scene_options, progress=observer.progress)
+            check_calibration_target(out, chosen, overwrite=overwrite, names=opened.view_names)
             observer.notices_without_poses(opened.notices, settings.intrinsics)
             found = calibrate_rig(opened, settings=settings, observer=observer)
         if as_json:

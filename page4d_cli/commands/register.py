@@ -42,6 +42,7 @@ def register(
     with stops_cleanly():
         with observed_run(verbosity, "register") as observer:
             opened = open_scene(scene_folder, scene_options, progress=observer.progress)
+            check_calibration_target(out, chosen, overwrite=overwrite, names=opened.view_names)
             observer.notices_without_poses(opened.notices, settings.intrinsics)
             found = register_rig(opened, settings=settings, observer=observer)
         record = found.record

@@ -58,8 +58,8 @@ def fake(monkeypatch, tmp_path) -> None:
     write_scene(Path("videos"))
 
 
-def add_view() -> None:
-    Path("videos/cam03.mp4").write_bytes(next(Path("videos").glob("cam01.*")).read_bytes())
+def add_view(name: str = "cam03") -> None:
+    Path(f"videos/{name}.mp4").write_bytes(next(Path("videos").glob("cam01.*")).read_bytes())
 
 
 @pytest.mark.parametrize("name", ["cameras.json", "rig.toml", "model"])
@@ -222,6 +222,9 @@ def test_a_target_is_checked_before_any_work(capsys, monkeypatch):
     assert run(["register", "videos", "--out", "cameras.json"]) == 2
     assert "exists" in capsys.readouterr().err
     assert run(["register", "videos", "--out", "cameras.xml"]) == 2
+    add_view("cam.3")
+    assert run(["register", "videos", "--out", "rig.yml"]) == 2
+    assert "cam.3 has a name that OpenCV YAML cannot hold" in capsys.readouterr().err
 
 
 def test_a_rig_without_evidence_is_an_error_with_the_reasons(capsys, monkeypatch):
