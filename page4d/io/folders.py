@@ -29,7 +29,6 @@ from page4d.io.atomic import (
 from page4d.io.json_records import format_json
 from page4d.signals import deferred_signals
 
-
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
