@@ -13,7 +13,6 @@ import cv2
 import numpy as np
 from jaxtyping import Bool, Float
 from numpy.typing import NDArray
-from scipy.linalg import block_diag
 from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
 
 from page4d.choices import LensModel
@@ -207,23 +206,21 @@ class BoardAdjustment(LeastSquares[State]):
     def prior(self, state: State) -> tuple[Float[Array, " R"], Float[Array, "R F"]]:
         """Return the deviations of the lenses and clocks."""
         lenses, long_side = state.lenses, self.sizes.max(1)
-        start = START_FOCAL * long_side
-        value, slope = np.zeros_like(lenses), np.zeros((*lenses.shape, lenses.shape[1]))
-        value[:, 0] = np.log(lenses[:, :2].prod(1) / start**2) / 2 / _PRIOR["focal"]
-        value[:, 1] = np.log(lenses[:, 0] / lenses[:, 1]) / _PRIOR["aspect"]
-        slope[:, 0, :2] = 1 / lenses[:, :2] / 2 / _PRIOR["focal"]
-        slope[:, 1, :2] = np.array([1, -1]) / lenses[:, :2] / _PRIOR["aspect"]
-        sigma = np.ones_like(lenses)
+        start, sigma = START_FOCAL * long_side, np.ones_like(lenses)
+        sigma[:, 2:4] = _PRIOR["center"] * long_side[:, None]
         for view, model in enumerate(self.models):
             sigma[view, 4 : 4 + len(TERMS[model])] = [_PRIOR[term[0]] for term in TERMS[model]]
-        value[:, 4:] = lenses[:, 4:] / sigma[:, 4:]
-        value[:, 2:4] = (lenses[:, 2:4] - self.sizes[:, ::-1] / 2) / (_PRIOR["center"] * long_side[:, None])
-        for column in range(2, lenses.shape[1]):
-            slope[:, column, column] = 1 / (_PRIOR["center"] * long_side if column < 4 else sigma[:, column])
-        of_clocks = np.zeros((len(lenses), len(self.free)))
-        of_clocks[np.arange(len(lenses)), self.columns[:, -1]] = 1 / _PRIOR["clock"]
-        of_lenses = np.pad(block_diag(*slope), ((0, 0), (0, len(self.free) - lenses.size)))
-        return np.append(value, state.clocks / _PRIOR["clock"]), np.vstack([of_lenses, of_clocks])
+        value = lenses / sigma
+        value[:, 0] = np.log(lenses[:, :2].prod(1) / start**2) / 2 / _PRIOR["focal"]
+        value[:, 1] = np.log(lenses[:, 0] / lenses[:, 1]) / _PRIOR["aspect"]
+        value[:, 2:4] = (lenses[:, 2:4] - self.sizes[:, ::-1] / 2) / sigma[:, 2:4]
+        slope = np.zeros((lenses.size + len(lenses), len(self.free)))
+        own = np.arange(lenses.size).reshape(lenses.shape)
+        slope[own[:, :1], own[:, :2]] = 1 / lenses[:, :2] / 2 / _PRIOR["focal"]
+        slope[own[:, 1:2], own[:, :2]] = np.array([1, -1]) / lenses[:, :2] / _PRIOR["aspect"]
+        slope[own[:, 2:], own[:, 2:]] = 1 / sigma[:, 2:]
+        slope[np.arange(lenses.size, len(slope)), self.columns[:, -1]] = 1 / _PRIOR["clock"]
+        return np.append(value, state.clocks / _PRIOR["clock"]), slope
 
     def fit(self, state: State, rounds: int = 3) -> State:
         """Return the state of lowest cost; the scale of the errors is estimated anew in every round."""
