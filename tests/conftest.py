@@ -68,9 +68,10 @@ def constant_forecast() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def short_adjustment() -> Iterator[None]:
-    """Adjust cameras and depth in few steps: these take longer than small networks."""
+def few_steps() -> Iterator[None]:
+    """Adjust and align cameras in few steps, where the result is not compared with the truth."""
     with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("page4d.geometry.alignment._MAX_ITERATIONS", 10)
         patched.setattr("page4d.stereo.bundle_adjustment._NUM_KERNELS", 2)
         patched.setattr("page4d.stereo.bundle_adjustment._CONTINUED_KERNELS", (3.0, 0.5, 2))
         patched.setattr("page4d.stereo.bundle_adjustment._STEPS_PER_KERNEL", 1)

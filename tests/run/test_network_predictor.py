@@ -33,7 +33,7 @@ from page4d.stereo.descriptors import DESCRIPTOR_MODEL, dense_descriptors
 from page4d.stereo.refine import refinement_of
 from page4d.stereo.state import StaticDepth
 
-pytestmark = pytest.mark.usefixtures("constant_forecast", "short_adjustment")
+pytestmark = pytest.mark.usefixtures("constant_forecast", "few_steps")
 
 CAPTURE = SyntheticCapture(seed=3, num_views=2, num_times=7, image_size=(28, 42), spacing_deg=20)
 SETTINGS = ReconstructSettings(chunk=3, overlap=1, poses=Poses.PREDICTED, preview=False)

@@ -33,7 +33,7 @@ from tests.run.test_mixed_rig import CAPTURE
 from tests.run.test_reconstruct import StopAt, bytes_of, uncalibrated
 from tests.run.truth import TruthPredictor, exact_predictions
 
-pytestmark = pytest.mark.usefixtures("constant_forecast")
+pytestmark = pytest.mark.usefixtures("constant_forecast", "few_steps")
 
 STILL = SyntheticCapture(seed=5, num_views=1, num_times=1, image_size=(40, 24))
 

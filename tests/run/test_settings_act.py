@@ -26,7 +26,7 @@ from page4d_cli.app import run
 from tests.cli.clips import rig, write_depth, write_image_folder, write_scene
 from tests.run.test_network_predictor import TINY, without_zeros
 
-pytestmark = pytest.mark.usefixtures("constant_forecast")
+pytestmark = pytest.mark.usefixtures("constant_forecast", "few_steps")
 
 Options = dict[str, Any]
 
