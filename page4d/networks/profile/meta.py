@@ -140,7 +140,7 @@ class _FusedAttention(TorchFunctionMode):
 @contextmanager
 def on_meta_device() -> Iterator[None]:
     """Build modules on the meta device, without initializing their parameters."""
-    with torch.device("meta"), _MetaBuild():
+    with torch.device("meta"), _MetaBuild():  # type: ignore[no-untyped-call]
         yield
 
 
