@@ -285,7 +285,7 @@ def rig(
     lens=PINHOLE,
     model: LensModel = LensModel.BROWN_CONRADY,
     *,
-    count: int = 24,
+    count: int = 16,
     tilt: float = 0.7,
     late_s: float = 0.0,
     views=(0, 1, 2),
@@ -356,7 +356,7 @@ def center_errors(found, cameras) -> np.ndarray:
     ids=["one term", "fisheye"],
 )
 def test_lenses_and_cameras_are_those_of_the_truth(lens, model) -> None:
-    cameras, evidence = rig(CHARUCO, lens, model)
+    cameras, evidence = rig(CHARUCO, lens, model, count=24)
     found = BoardViews("abc", [SIZE] * 3, evidence, model).result()
     assert found.record.num_placed == 3
     assert not found.record.notices
@@ -528,7 +528,7 @@ def test_a_floor_that_no_camera_shows_is_an_error() -> None:
 
 @pytest.mark.parametrize(("late_s", "given"), [(0.01, KNOWN), (-0.03, KNOWN), (0.06, None)])
 def test_the_clock_of_a_camera_is_determined(late_s, given) -> None:
-    cameras, evidence = rig(late_s=late_s)
+    cameras, evidence = rig(count=24, late_s=late_s)
     found = BoardViews("abc", [SIZE] * 3, evidence, given=given).result()
     assert center_errors(found, cameras).max() < 0.008
     assert [camera.clock_s for camera in found.record.cameras] == [None, pytest.approx(-late_s, abs=0.002), None]

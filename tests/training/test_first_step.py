@@ -12,6 +12,7 @@ from page4d.lab.training.config import TRAINING_PRESETS
 from page4d.lab.training.logs import SilentTrainingObserver, read_metrics
 from page4d.lab.training.schedule import Budget
 from page4d.lab.training.train import TrainRequest, train
+from tests.training.training_runs import train_tiny
 
 
 def test_a_stop_request_before_the_first_step_is_obeyed_and_the_run_resumed(tmp_path):
@@ -32,8 +33,8 @@ def test_the_time_budget_ends_a_run_before_its_first_step(tmp_path, monkeypatch)
         train(request, SilentTrainingObserver(), lambda: None)
 
 
-@pytest.mark.parametrize("spoiled", ["gradient", "weights"])
-def test_a_diverged_run_ends_with_an_error_and_without_weights(spoiled: str, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("spoiled", "found"), [("gradient", "the last 5 of 7 steps"), ("weights", "after step 1")])
+def test_a_diverged_run_ends_with_an_error_and_without_weights(spoiled: str, found: str, tmp_path, monkeypatch):
     take = training.SupervisedTraining._take
 
     def diverge(self: training.SupervisedTraining, *arguments: object) -> object:
@@ -44,10 +45,8 @@ def test_a_diverged_run_ends_with_an_error_and_without_weights(spoiled: str, tmp
         return result
 
     monkeypatch.setattr(training.SupervisedTraining, "_take", diverge)
-    samples = 4 if spoiled == "weights" else 24
-    request = TrainRequest(out=tmp_path / "run", config=TRAINING_PRESETS["tiny"], budget=Budget(samples=samples))
-    with pytest.raises(UsageError, match="the training diverged: ") as caught:
-        train(request, SilentTrainingObserver(), lambda: None)
+    with pytest.raises(UsageError, match=f"the training diverged: .*{found}") as caught:
+        train_tiny(tmp_path / "run", 1 if spoiled == "weights" else 7)
     assert "lower learning_rate" in caught.value.hint
     assert not (tmp_path / "run" / "weights.safetensors").exists()
     assert not (tmp_path / "run" / "checkpoint.pt").exists()
