@@ -230,9 +230,8 @@ def is_finite(tensor: Tensor) -> bool:
     """Return whether all values are finite, without a copy of the tensor."""
     if not tensor.is_floating_point() or tensor.numel() == 0:
         return True
-    values = tensor.detach()
     # Infinities and NaN reach the sum, which takes half as long as the extremes, but may overflow.
-    return bool(values.sum().isfinite()) or bool(torch.stack(torch.aminmax(values)).isfinite().all())
+    return bool(tensor.sum().isfinite()) or bool(torch.stack(torch.aminmax(tensor)).isfinite().all())
 
 
 def describe_encoder(path: Path) -> tuple[EncoderConfig, WeightsInfo]:

@@ -61,8 +61,8 @@ def test_points_on_the_floor_show_it_and_gravity_in_any_world(places: np.ndarray
     [
         (marked(SQUARE[:2]), "2 points marked in two placed views, 3 are needed"),
         (
-            marked(SQUARE[:1] * np.array([[0, 0, 1], [0.5, 0.5, 1], [0.9, 0.9, 1]]), noise_px=1),
-            "uncertain by .* degrees: they are close together or",
+            marked(SQUARE[:1] * [[0, 0, 1], [0.5, 0.5, 1], [0.9, 0.9, 1]], noise_px=1),
+            "uncertain by .* degrees: they are",
         ),
         (marked(SQUARE * [0.002, 0.002, 1], noise_px=1), "uncertain by .* degrees"),
         (marked(SQUARE, cam1_p2=(150, 90)), r"the marks of p2 are not of one point, by \d+ px in cam"),
@@ -84,7 +84,7 @@ Y_UP = np.array([[1.0, 0, 0], [0, 0, -1], [0, 1, 0]])
 """From a world with y up to one with z up."""
 
 
-Z_UP = np.eye(3)
+Z_UP, MIRRORED = np.eye(3), np.diag([1.0, -1, 1])
 
 
 def surveyed(
@@ -154,13 +154,8 @@ def test_coordinates_of_points_give_the_world_and_metres(points: FloorPoints, is
             "2 points with coordinates, on a line, do not determine which way is up$",
         ),
         (surveyed(SQUARE, p2=0.3), cameras(), "auto", "do not fit the marks, p. by 0.* m"),
-        (
-            surveyed(SQUARE, np.diag([1.0, -1, 1])),
-            cameras(),
-            "auto",
-            "cameras are below the floor in the coordinates",
-        ),
-        (surveyed(BOXES, np.diag([1.0, -1, 1])), cameras(), "auto", "do not fit the marks"),
+        (surveyed(SQUARE, MIRRORED), cameras(), "auto", "cameras are below the floor in the coordinates"),
+        (surveyed(BOXES, MIRRORED), cameras(), "auto", "do not fit the marks"),
         (surveyed(SQUARE), cameras(), "y", "are on a plane across z, and y is up"),
         (surveyed(SQUARE, Z_UP[[1, 2, 0]]), cameras(), "auto", "on a plane across x, and z is up"),
         (surveyed(SQUARE, Y_UP, known=(0, 1)), cameras(), "x", "on a line that is not level, and x is up"),

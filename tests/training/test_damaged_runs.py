@@ -25,28 +25,35 @@ def content(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return torch.load(path, weights_only=True)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda held: held["network"].popitem(),
-        lambda held: held["network"].update(dict.fromkeys(held["network"], torch.zeros(7))),
-        lambda held: held.update(average={}),
-        lambda held: held.update(network=3),
-        lambda held: held.update(optimizer={}),
-        lambda held: held.update(optimizer=3),
-        lambda held: held.update(optimizer={"a": 1}),
-    ],
-    ids=["lacks a tensor", "shapes", "no average", "no tensors", "no optimizer", "a number", "no moments"],
-)
-def test_a_checkpoint_that_does_not_fit_its_configuration_is_refused(
-    change: Callable[[dict[str, Any]], object], content: dict[str, Any], tmp_path
-) -> None:
-    held = copy.deepcopy(content)
+UNFIT, NO_POSITION = "does not fit its own configuration", "is damaged or no checkpoint: a position"
+DAMAGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
+    "lacks a tensor": (lambda held: held["network"].popitem(), UNFIT),
+    "shapes": (lambda held: held["network"].update(dict.fromkeys(held["network"], torch.zeros(7))), UNFIT),
+    "no average": (lambda held: held.update(average={}), UNFIT),
+    "no tensors": (lambda held: held.update(network=3), UNFIT),
+    "no optimizer": (lambda held: held.update(optimizer={}), UNFIT),
+    "a number": (lambda held: held.update(optimizer=3), UNFIT),
+    "no moments": (lambda held: held.update(optimizer={"a": 1}), UNFIT),
+    "history": (lambda held: held.update(history=3), "is damaged or no checkpoint"),
+    "format": (lambda held: held.update(format="x" * 5000), "has format x*"),
+    "steps below 0": (lambda held: held["position"].update(step=-5), NO_POSITION),
+    "samples below 0": (lambda held: held["position"].update(samples=-7), NO_POSITION),
+    "steps": (lambda held: held["position"].update(step=2**70), NO_POSITION),
+    "NaN": (lambda held: held["position"].update(seconds=float("nan")), NO_POSITION),
+    "infinity": (lambda held: held["position"].update(seconds=float("inf")), NO_POSITION),
+    "no stage": (lambda held: held["position"].update(stage_starts=()), NO_POSITION),
+    "decay": (lambda held: held["position"].update(decay_start=0, decay_samples=0), NO_POSITION),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_checkpoint_that_no_run_writes_is_refused(damage: str, content: dict[str, Any], tmp_path) -> None:
+    held, (change, message), path = copy.deepcopy(content), DAMAGES[damage], tmp_path / "checkpoint.pt"
     change(held)
-    path = tmp_path / "checkpoint.pt"
     torch.save(held, path)
-    with pytest.raises(InputError, match="does not fit its own configuration") as caught:
-        states.resume(states.TrainCheckpoint.read(path), CPU)
+    read = states.TrainCheckpoint.read
+    with pytest.raises(InputError, match=message) as caught:
+        states.resume(read(path), CPU) if message == UNFIT else read(path)
     assert len(caught.value.message) < 300
 
 
@@ -55,35 +62,6 @@ def test_a_file_that_is_no_checkpoint_is_refused(file: bytes, tmp_path) -> None:
     path = tmp_path / "checkpoint.pt"
     path.write_bytes(file)
     with pytest.raises(InputError, match="is damaged or no checkpoint"):
-        states.TrainCheckpoint.read(path)
-
-
-@pytest.mark.parametrize("change", [{"history": 3}, {"format": "x" * 5000}])
-def test_entries_of_another_type_are_refused(change: dict[str, Any], content: dict[str, Any], tmp_path) -> None:
-    path = tmp_path / "checkpoint.pt"
-    torch.save({**content, **change}, path)
-    with pytest.raises(InputError) as caught:
-        states.TrainCheckpoint.read(path)
-    assert len(caught.value.message) < 300
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"step": -5},
-        {"samples": -7},
-        {"step": 2**70},
-        {"seconds": float("nan")},
-        {"seconds": float("inf")},
-        {"stage_starts": ()},
-        {"decay_start": 0, "decay_samples": 0},
-    ],
-    ids=str,
-)
-def test_a_position_that_no_run_reaches_is_refused(change: dict[str, Any], content: dict[str, Any], tmp_path) -> None:
-    path = tmp_path / "checkpoint.pt"
-    torch.save({**content, "position": {**content["position"], **change}}, path)
-    with pytest.raises(InputError, match="is damaged or no checkpoint: a position"):
         states.TrainCheckpoint.read(path)
 
 

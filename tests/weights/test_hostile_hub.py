@@ -21,52 +21,40 @@ def listing(**changes: Any) -> bytes:
     return json.dumps({"sha": COMMIT, "siblings": [FILE | changes]}).encode()
 
 
-def answering(monkeypatch: pytest.MonkeyPatch, content: bytes, status: int = 200, **headers: str) -> None:
-    """Let the hub answer every request for a list of files like this."""
-    given = {name.replace("_", "-"): value for name, value in headers.items()}
-    monkeypatch.setattr(hub_server._Handler, "_describe", lambda self, _: self._answer(status, content, given))
-
-
 @pytest.mark.parametrize(
-    "content",
+    ("answer", "message"),
     [
-        b"[" * 100_000,
-        b'{"a":' * 100_000,
-        b"<html>login</html>",
-        b"\xff\xfe{}",
-        b"9" * 10_000,
-        b"[1, 2]",
-        json.dumps({"sha": "../../x", "siblings": []}).encode(),
-        json.dumps({"sha": COMMIT, "siblings": "ab"}).encode(),
-        json.dumps({"sha": COMMIT, "siblings": [None]}).encode(),
-        listing(size=-1),
-        listing(size=10**30),
-        listing(size=True),
-        listing(size=float("inf")),
-        listing(size=None),
-        listing(lfs="x"),
-        listing(lfs={"sha256": "../x"}),
-        listing(rfilename="\ud800.safetensors"),
-        listing(rfilename=None),
+        *(
+            ((200, content, {}), "no answer of a hub")
+            for content in (
+                b"[" * 100_000,
+                b'{"a":' * 100_000,
+                b"<html>login</html>",
+                b"\xff\xfe{}",
+                b"9" * 10_000,
+                b"[1, 2]",
+                json.dumps({"sha": "../../x", "siblings": []}).encode(),
+                json.dumps({"sha": COMMIT, "siblings": "ab"}).encode(),
+                json.dumps({"sha": COMMIT, "siblings": [None]}).encode(),
+                listing(size=-1),
+                listing(size=10**30),
+                listing(size=True),
+                listing(size=float("inf")),
+                listing(size=None),
+                listing(lfs="x"),
+                listing(lfs={"sha256": "../x"}),
+                listing(rfilename="\ud800.safetensors"),
+                listing(rfilename=None),
+            )
+        ),
+        ((302, b"{}", {"location": "/api/models/lab/net/revision/main"}), "redirect"),
+        ((302, b"{}", {"location": "file:///etc/passwd"}), "unsupported protocol"),
+        ((200, b"{}", {"content-encoding": "gzip"}), "decompressing"),
     ],
-    ids=lambda content: content[:60].decode(errors="replace"),
+    ids=lambda value: value[1][:60].decode(errors="replace") if isinstance(value, tuple) else value,
 )
-def test_answers_of_no_hub(content: bytes, monkeypatch: pytest.MonkeyPatch):
-    answering(monkeypatch, content)
-    with pytest.raises(WeightsError, match="no answer of a hub"):
-        find_weights(NAME)
-
-
-@pytest.mark.parametrize(
-    ("status", "headers", "message"),
-    [
-        (302, {"location": "/api/models/lab/net/revision/main"}, "redirect"),
-        (302, {"location": "file:///etc/passwd"}, "unsupported protocol"),
-        (200, {"content_encoding": "gzip"}, "decompressing"),
-    ],
-)
-def test_redirects_and_encodings(status: int, headers: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch):
-    answering(monkeypatch, b"{}", status, **headers)
+def test_answers_of_no_hub(answer: tuple[Any, ...], message: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(hub_server._Handler, "_describe", lambda self, _: self._answer(*answer))
     with pytest.raises(WeightsError, match=message):
         find_weights(NAME)
 

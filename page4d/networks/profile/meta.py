@@ -73,32 +73,24 @@ def _key(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-class _MetaResults:
-    """Dispatch to `result_of`.
+class _MetaDispatch(_StorageTracker):
+    """Dispatch to `result_of`, with FLOPs per module and memory unless only modules are built.
 
     A class of its own, because torch loads its compiler to wrap this method of a subclass of `TorchDispatchMode`.
     """
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return result_of(function, args, kwargs or {})
-
-
-class _MetaBuild(_MetaResults, TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Construction of modules, which leaves the memory of their parameters out."""
-
-
-class _MetaDispatch(_MetaResults, _StorageTracker):
-    """Dispatch to `result_of`, with FLOPs per module and memory."""
-
-    def __init__(self) -> None:
+    def __init__(self, builds: bool = False) -> None:
         super().__init__()
+        self._builds = builds
         self.flops: dict[str, int] = defaultdict(int)
         self.peak_in = ""
         self._running = [""]
         self._ended = ""
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = super().__torch_dispatch__(function, types, args, kwargs)
+        result = result_of(function, args, kwargs or {})
+        if self._builds:
+            return result
         if formula := _FLOPS.get(function.overloadpacket):
             self.flops[self._running[-1]] += repetitions.get() * formula(result, *args)
         if self.record((args, kwargs), result):
@@ -140,7 +132,7 @@ class _FusedAttention(TorchFunctionMode):
 @contextmanager
 def on_meta_device() -> Iterator[None]:
     """Build modules on the meta device, without initializing their parameters."""
-    with torch.device("meta"), _MetaBuild():  # type: ignore[no-untyped-call]
+    with torch.device("meta"), MetaRun(builds=True):
         yield
 
 
