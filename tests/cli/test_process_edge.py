@@ -47,7 +47,10 @@ def start(code: str, **options: object) -> subprocess.CompletedProcess[str]:
 
 
 class TestSignals:
-    @pytest.mark.parametrize(("module", "number"), [("typer", signal.SIGHUP), ("numpy", signal.SIGTERM)])
+    @pytest.mark.parametrize(
+        ("module", "number"),
+        [("typer", signal.SIGHUP), pytest.param("numpy", signal.SIGTERM, marks=pytest.mark.slow)],
+    )
     def test_a_signal_during_imports_is_no_error(self, module, number, tmp_path, scene):
         words = ["reconstruct", str(scene), "--out", str(tmp_path / "out"), "--untrained"]
         run = "from page4d_cli.app import main; main()"

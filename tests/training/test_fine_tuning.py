@@ -38,7 +38,13 @@ NETWORKS: Mapping[str, tuple[NetworkConfig, set[str]]] = {
 """Networks, and the parts of their losses."""
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+VARIANTS = ("pi3", "da3-nested", "da3-mono")
+"""Networks whose parts others have: pi3x, da3 and da3-metric."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in VARIANTS else ()) for name in NETWORKS]
+)
 def test_steps_on_published_architectures_lower_the_loss(name: str) -> None:
     network, parts = NETWORKS[name]
     patch = network.patch_size
