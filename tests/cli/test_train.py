@@ -29,12 +29,7 @@ def test_a_run_writes_weights_that_held_out_evaluates(trained, capsys):
     assert (result["samples"], result["skipped_steps"], result["weights"]) == (4, 0, str(out / "weights.safetensors"))
     assert "step" in ended.err
     names = {path.name for path in out.iterdir()}
-    assert names >= {
-        "config.json",
-        "checkpoint.pt",
-        "metrics.jsonl",
-        "weights.safetensors",
-    }
+    assert names >= {"config.json", "checkpoint.pt", "metrics.jsonl", "weights.safetensors"}
     assert TrainConfig.from_json((out / "config.json").read_text()) == TRAINING_PRESETS["tiny"]
     assert load(out / "weights.safetensors", "cpu").info.metadata["steps"] == str(result["steps"])
     words = [str(out / "weights.safetensors"), *"--families arc --size 42x28 --scenes".split()]

@@ -8,11 +8,7 @@ from torch import Tensor
 
 from page4d.errors import ShapeError
 from page4d.networks.encoders.swin import Swin, SwinConfig
-from page4d.networks.layers.window import (
-    ShiftedWindowAttention,
-    offset_index,
-    shifted_mask,
-)
+from page4d.networks.layers.window import ShiftedWindowAttention, offset_index, shifted_mask
 from tests.encoders.recorded import Recorded, assert_recorded, load_recorded, translated
 
 MICROSOFT = (

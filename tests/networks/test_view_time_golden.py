@@ -9,14 +9,7 @@ from torch.nn.functional import softplus
 
 from page4d.conventions import IMAGE_DEVIATION, IMAGE_MEAN
 from page4d.networks import tokens as tokens_module
-from page4d.networks.config import (
-    NetworkConfig,
-    Schedule,
-    Step,
-    images_together,
-    merge,
-    split,
-)
+from page4d.networks.config import NetworkConfig, Schedule, Step, images_together, merge, split
 from page4d.networks.config_parts import DPTHeadConfig, MaskConfig, MaskHeadKind
 from page4d.networks.encoders.dino import DinoV2Config
 from page4d.networks.heads.motion import MASK_HEADS

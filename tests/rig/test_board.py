@@ -248,8 +248,7 @@ def test_corners_of_one_row_show_no_board() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "count"),
-    [("7x5,120mm", 2), ("6x6,120mm", 4), ("5x5,120mm", 2), ("6x4,120mm", 2), ("6x5,120mm", 1)],
+    ("text", "count"), [("7x5,120mm", 2), ("6x6,120mm", 4), ("5x5,120mm", 2), ("6x4,120mm", 2), ("6x5,120mm", 1)]
 )
 def test_turns_of_a_board_look_the_same_and_each_has_its_pose(text, count) -> None:
     board = board_of(f"chessboard:{text}")

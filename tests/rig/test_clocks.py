@@ -193,13 +193,7 @@ def test_the_deviation_of_a_clock_is_a_share_of_its_reach(speed, reach, step_s, 
 
 @pytest.mark.parametrize(
     ("score", "common", "reach", "is_refused"),
-    [
-        (0.5, 51, 3, True),
-        (0.5, 51, 2, False),
-        (0.5, 85, 3, False),
-        (0.66, 51, 3, False),
-        (0.35, 85, 2, True),
-    ],
+    [(0.5, 51, 3, True), (0.5, 51, 2, False), (0.5, 85, 3, False), (0.66, 51, 3, False), (0.35, 85, 2, True)],
 )
 def test_a_weak_view_needs_many_common_instants_or_a_narrow_peak(
     score: float, common: int, reach: int, is_refused: bool

@@ -296,14 +296,7 @@ class TestFailures:
         with pytest.raises(UsageError, match="3 steps in a row"):
             train_tiny(tmp_path, 9, config=config)
 
-    @pytest.mark.parametrize(
-        "more",
-        [
-            {"config": None},
-            {"budget": None},
-            {"weights": "x", "resume": True},
-        ],
-    )
+    @pytest.mark.parametrize("more", [{"config": None}, {"budget": None}, {"weights": "x", "resume": True}])
     def test_contradictory_requests_are_refused(self, tmp_path, more):
         with pytest.raises(UsageError):
             TrainRequest(**{"out": tmp_path, "config": TINY, "budget": Budget(samples=1)} | more)

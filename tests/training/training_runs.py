@@ -69,10 +69,7 @@ def train_tiny(
     """Train without rendering a scene again."""
     more = {"device": "cpu", "half": False, **more}
     request = TrainRequest(out=out, config=config, budget=Budget(samples=samples), **more)
-    with (
-        patch.object(data, "sample_truth", rendered_once),
-        patch.object(validation, "sample_truth", rendered_once),
-    ):
+    with patch.object(data, "sample_truth", rendered_once), patch.object(validation, "sample_truth", rendered_once):
         return train(request, observer or SilentTrainingObserver(), stop)
 
 

@@ -38,10 +38,7 @@ def ckpt150() -> dict[str, TensorSpec]:
 
 
 def account(
-    target: Target,
-    mask: bool | None,
-    *sources: dict[str, TensorSpec],
-    parts: AddedParts = NO_PARTS,
+    target: Target, mask: bool | None, *sources: dict[str, TensorSpec], parts: AddedParts = NO_PARTS
 ) -> tuple[Blueprint, Account]:
     found = [read_network(recognize(source, "x"), source, "x") for source in sources]
     specs = {each.family: source for each, source in zip(found, sources, strict=True)}

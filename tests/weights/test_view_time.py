@@ -24,12 +24,7 @@ from page4d.weights.conversion.view_time import AddedParts, TokenStreams, view_t
 from tests.weights.checkpoints import checkpoint, close, page4d_and_pi3
 
 LANDMARK, DILATED, MEMORY = (SparseConfig(layers=(2, 3), strategy=strategy) for strategy in SparseStrategy)
-EVERYTHING = {
-    "streams": TokenStreams.OWN,
-    "sparse": LANDMARK,
-    "time_encoding": TimeEncoding.ALIBI,
-    "epipolar": True,
-}
+EVERYTHING = {"streams": TokenStreams.OWN, "sparse": LANDMARK, "time_encoding": TimeEncoding.ALIBI, "epipolar": True}
 
 
 class Converted(NamedTuple):
