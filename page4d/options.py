@@ -518,10 +518,7 @@ class ReconstructSettings(_RigSettings):
         expert=True,
     )
     chunk: Annotated[PositiveInt | None, text_form(_parse_chunk)] = option(
-        None,
-        "Instants per chunk; auto: up to 8, or 16 of known static cameras, as memory allows.",
-        NETWORK,
-        "auto|N",
+        None, "Instants per chunk; auto: up to 8, or 16 of known static cameras, as memory allows.", NETWORK, "auto|N"
     )
     overlap: NonNegativeInt | None = option(
         None,

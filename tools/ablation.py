@@ -101,11 +101,7 @@ def train_matches(out: Path, samples: int, seed: int) -> None:
     demo = TRAININGS["demo"]
     first = demo.stages[0]
     stage = CurriculumStage(
-        sizes=SIZES,
-        shots=first.shots,
-        families=first.families,
-        images_per_batch=32,
-        learner=TrainedPart.MATCHES,
+        sizes=SIZES, shots=first.shots, families=first.families, images_per_batch=32, learner=TrainedPart.MATCHES
     )
     config = replace(demo, stages=(stage,), seed=seed, workers=0, decay_fraction=0.0)
     train(TrainRequest(out=out, config=config, budget=Budget(samples=samples)), SilentTrainingObserver(), never)

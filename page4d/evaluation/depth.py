@@ -21,15 +21,7 @@ from page4d.evaluation.record import (
     MaskScores,
     depth_errors,
 )
-from page4d.evaluation.scores import (
-    DEFINITIONS,
-    STEPS,
-    DepthFit,
-    align_depth,
-    finite,
-    sparsify,
-    sum_depth_errors,
-)
+from page4d.evaluation.scores import DEFINITIONS, STEPS, DepthFit, align_depth, finite, sparsify, sum_depth_errors
 
 MAX_FITTED_PIXELS = 8_000_000
 """Maximum number of pixels that alignments are fitted to; larger captures use a random subset of each frame."""

@@ -194,8 +194,5 @@ def join(parts: Sequence[Tensor], dim: int) -> Tensor:
 
 def parts_for_one_size(config: NetworkConfig) -> list[str]:
     """Name the parts of a network that need images of one size; with any of them mixed rigs are refused."""
-    found = {
-        "sparse layers": config.sparse is not None,
-        "an epipolar prior": config.epipolar is not None,
-    }
+    found = {"sparse layers": config.sparse is not None, "an epipolar prior": config.epipolar is not None}
     return [name for name, is_there in found.items() if is_there]

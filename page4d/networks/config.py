@@ -175,8 +175,7 @@ class NetworkConfig:
         schedule = "/".join(self.schedule)
         if self.schedule[0].across_views == self.schedule[1].across_views:
             raise UsageError(
-                f"network: schedule {schedule}",
-                "pair one of frame, time with one of view, global, in either order",
+                f"network: schedule {schedule}", "pair one of frame, time with one of view, global, in either order"
             )
         if self.epipolar is not None and Step.VIEW not in self.schedule:
             raise UsageError(f"network: epipolar prior in the schedule {schedule}", "use a schedule with view")

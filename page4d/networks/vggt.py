@@ -5,13 +5,7 @@ from collections.abc import Sequence
 from page4d.choices import SparseStrategy
 from page4d.errors import UsageError
 from page4d.networks.config import NetworkConfig
-from page4d.networks.config_parts import (
-    CameraHeadConfig,
-    DPTHeadConfig,
-    MaskConfig,
-    SparseConfig,
-    Streams,
-)
+from page4d.networks.config_parts import CameraHeadConfig, DPTHeadConfig, MaskConfig, SparseConfig, Streams
 from page4d.networks.encoders.dino import DinoV2Config
 from page4d.networks.network import ViewTimeNetwork
 

@@ -385,8 +385,7 @@ def open_output(folder: Output | Path | str, *, allow_incomplete: bool = False) 
     )
     if cameras.view_names != names or cameras.image_sizes != sizes or not same_times or cameras.scale != run.scale:
         raise InputError(
-            f"'{folder}': run.json and cameras.json are of different runs",
-            "restore one of them, or run page4d again",
+            f"'{folder}': run.json and cameras.json are of different runs", "restore one of them, or run page4d again"
         )
     if run.world_offset is not None:
         offset = torch.tensor(run.world_offset, dtype=torch.float64)

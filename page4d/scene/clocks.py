@@ -158,12 +158,7 @@ def synchronise(
     if len(tables.clocks) == len(views):
         return tables.used(names, tables.notices)
     numbers = {name: start for name, start in zip(names, number_offsets, strict=True) if start is not None}
-    found = [
-        tables,
-        _time_codes(views, is_required=False),
-        _stamps_of_names(views),
-        _frame_numbers(views, numbers),
-    ]
+    found = [tables, _time_codes(views, is_required=False), _stamps_of_names(views), _frame_numbers(views, numbers)]
     for evidence in found:
         if len(evidence.clocks) == len(views):
             text = f"{listed(tables.files)}: not used, as not every view has one; the views have {evidence.kind}"

@@ -41,9 +41,7 @@ def inspect_shapes(
     ] = None,
     sha256: Sha256 = None,
     times: Annotated[
-        int | None,
-        Field(ge=1, le=_MAX_IMAGES),
-        Option("Number of instants. Default: 8.", metavar="T"),
+        int | None, Field(ge=1, le=_MAX_IMAGES), Option("Number of instants. Default: 8.", metavar="T")
     ] = None,
     views: Annotated[
         int | None, Field(ge=1, le=_MAX_IMAGES), Option("Number of views. Default: 4.", metavar="V")

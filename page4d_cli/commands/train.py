@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 def train(
     out: training.Out,
     preset: Annotated[
-        str | None,
-        Option("Training preset: demo, motion or tiny. Default: demo.", training.TRAINING, "NAME"),
+        str | None, Option("Training preset: demo, motion or tiny. Default: demo.", training.TRAINING, "NAME")
     ] = None,
     config: Annotated[
         Path | None, Option("Configuration as JSON, instead of a preset.", training.TRAINING, "FILE")

@@ -235,10 +235,7 @@ def encoder_blueprint(family: Family, config: EncoderConfig) -> Blueprint:
 
 
 def network_blueprint(
-    target: Target,
-    found: Mapping[Family, PublishedNetwork],
-    mask: bool | None = None,
-    parts: AddedParts = NO_PARTS,
+    target: Target, found: Mapping[Family, PublishedNetwork], mask: bool | None = None, parts: AddedParts = NO_PARTS
 ) -> Blueprint:
     """Return the blueprint of the network that published ones fill: one of them, or those of `THREE_STAGE`.
 
@@ -297,9 +294,7 @@ def _page4d(found: PublishedNetwork, target: Target, mask: bool | None, parts: A
     start = released.layers[0] if mask and kind is MaskHeadKind.RELEASE else None
     config = view_time_network(found.config, kind if mask else MaskHeadKind.CONV, parts, start)
     return Blueprint(
-        config=config,
-        stages=(network_stage(found, config.schedule, head),),
-        new=NewTensors(mask_head=not mask),
+        config=config, stages=(network_stage(found, config.schedule, head),), new=NewTensors(mask_head=not mask)
     )
 
 

@@ -212,11 +212,7 @@ def network_stage(found: PublishedNetwork, schedule: Schedule, *first: Rule) -> 
 
 
 def read_network(
-    family: Family,
-    specs: Specs,
-    where: str,
-    given: NetworkConfig | None = None,
-    identity: Identity = _UNIDENTIFIED,
+    family: Family, specs: Specs, where: str, given: NetworkConfig | None = None, identity: Identity = _UNIDENTIFIED
 ) -> PublishedNetwork:
     """Return the published network whose sizes the tensors have, or the given one.
 
