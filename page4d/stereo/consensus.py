@@ -21,6 +21,7 @@ from page4d.networks.layers.execution import on_threads
 from page4d.records import Predictions
 from page4d.stereo import kernels
 from page4d.stereo.background import Background, shows_background
+from page4d.stereo.planes import move_onto_planes
 from page4d.stereo.regions import bounding_box
 from page4d.stereo.sweep import aggregate_scores, aggregate_together
 from page4d.stereo.views import ViewPrediction, neighbour_views
@@ -333,9 +334,11 @@ class FusedBackground:
 
 
 def fuse_background(background: Background, cameras: Cameras) -> FusedBackground:
-    """Bring the depth maps of a background, seen by cameras [V], to a consensus."""
-    known = background.known
-    depth = reach_consensus(background.log_depth, known, background.confidence, cameras)
+    """Bring the depth maps of a background, seen by cameras [V], to a consensus, and its planes to the pictures."""
+    known, confidence = background.known, background.confidence
+    depth = reach_consensus(background.log_depth, known, confidence, cameras)
+    sigma = measured_spread(background.log_depth, known, cameras) / confidence.clamp(min=_MIN_CONFIDENCE)
+    depth = move_onto_planes(depth, known, sigma, background.color, cameras)
     fused = replace(background, log_depth=depth)
     return FusedBackground(
         background=fused, agreement=measure_agreement(depth.exp(), known, cameras, background.spread)

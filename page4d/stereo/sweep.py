@@ -225,13 +225,14 @@ def correlate(
     target_cameras: Cameras,
     depth: Float[Tensor, "B H W"],
     factors: Float[Tensor, "K one_or_H one_or_W"],
+    min_variance: float = _MIN_VARIANCE,
 ) -> Float[Tensor, "B H K W"]:
     """Return the NCC of windows for every factor of depth; 0 where the pixel is not visible."""
     if kernels.apply_to(source.images, target, depth):
         # The rays of pixels are linear in their coordinates.
         axes = ray_warp(source_cameras.intrinsics.inverse().mT, source_cameras, target_cameras)
         warp = axes.on_grid(target.shape[-2:]).to(depth)
-        return kernels.correlate(*source, target, warp, depth, factors, (_MIN_DEPTH, _MIN_VARIANCE))
+        return kernels.correlate(*source, target, warp, depth, factors, (_MIN_DEPTH, min_variance))
     rays = camera_rays(source_cameras.intrinsics.to(depth), depth.shape[-2:])
     warp = ray_warp(rays[:, None], source_cameras, target_cameras).on_grid(target.shape[-2:])
     correlation = depth.new_zeros(*depth.shape[:2], len(factors), depth.shape[2])
@@ -244,7 +245,7 @@ def correlate(
         target_variance = window_means(images.square().sum(dim=2), _WINDOW) - target_mean.square().sum(dim=2)
         products = window_means((source.images[:, None] * images).sum(dim=2), _WINDOW)
         covariance = products - (source.mean[:, None] * target_mean).sum(dim=2)
-        similarity = ncc(covariance, source.variance[:, None], target_variance, _MIN_VARIANCE)
+        similarity = ncc(covariance, source.variance[:, None], target_variance, min_variance)
         visible = (target_depth > _MIN_DEPTH) & (grid[..., 0].abs() < 1) & (grid[..., 1].abs() < 1)
         correlation[:, :, part] = (similarity * visible).transpose(1, 2)
     return correlation
@@ -460,9 +461,7 @@ def match_on_lines(
     first, second = views
     picture, other = images[first], cameras[[second]]
     depth = log_depth.exp()
-    usable = known & (viewing_angles(depth, cameras[first], cameras[second]) <= _MAX_ANGLE_DEG)
-    warp = ray_warp(camera_rays(cameras.intrinsics[first], depth.shape), cameras[first], cameras[second]).to(depth)
-    rate = warp.pixels_per_log_depth(depth, images[second].shape[-2:], _LEAST_DEPTH) * usable
+    rate = usable_rates(depth, known, cameras[first], cameras[second], images[second].shape[-2:])
     if float((rate > 0).float().mean()) < _MIN_SEEN:
         return None
     part = _textured_part(picture, rate > 0)
@@ -488,6 +487,15 @@ def match_on_lines(
         return None
     on, *aside, away, beyond = compared.mean(dim=1).tolist()
     return float((on - max(aside)) / max(on - (away + beyond) / 2, _LEAST_EXCESS))
+
+
+def usable_rates(
+    depth: Float[Tensor, "H W"], known: Bool[Tensor, "H W"], camera: Cameras, other: Cameras, size: Sequence[int]
+) -> Float[Tensor, "H W"]:
+    """Return the pixels that projections into another view move per log depth; 0 where it has no usable angle."""
+    usable = known & (viewing_angles(depth, camera, other) <= _MAX_ANGLE_DEG)
+    warp = ray_warp(camera_rays(camera.intrinsics, depth.shape), camera, other).to(depth)
+    return warp.pixels_per_log_depth(depth, size, _LEAST_DEPTH) * usable
 
 
 def _textured_part(picture: Float[Tensor, "3 H W"], usable: Bool[Tensor, "H W"]) -> tuple[slice, slice]:

@@ -1,0 +1,65 @@
+"""Planes: pictures correct the depth of surfaces of little texture, and of nothing else."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from page4d.geometry.camera import Cameras, camera_rays
+from page4d.lab.synthetic.capture import SceneRequest, sample_truth
+from page4d.stereo.planes import move_onto_planes
+
+SIGMA, HEIGHT, SIDE = 0.08, 0.12, 0.2
+"""Of log depth; height and half the width of a box on the floor, in metres."""
+
+
+def rig(size: tuple[int, int], spacing: float) -> Cameras:
+    """Return three cameras 2 m above the floor z = 0 that look down, x to the right and y to the front."""
+    focal, pose = 1.1 * size[1], torch.eye(4, dtype=torch.float64).repeat(3, 1, 1)
+    pose[:, :3, :3] = torch.tensor([[1.0, 0, 0], [0, -1, 0], [0, 0, -1]])
+    pose[:, :3, 3] = torch.stack([torch.tensor([-spacing * place, 0.0, 2.0]) for place in (-1, 0, 1)])
+    matrix = torch.tensor([[focal, 0, size[1] / 2], [0, focal, size[0] / 2], [0, 0, 1]], dtype=torch.float64)
+    return Cameras(world_to_camera=pose, intrinsics=matrix.expand(3, 3, 3), image_size=size)
+
+
+def scene(cameras: Cameras, contrast: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Render true log depth, pictures, and the mask of the box, which has another color than the floor."""
+    pose = cameras.camera_to_world.float()
+    rays = camera_rays(cameras.intrinsics, cameras.image_size).float() @ pose[:, None, :3, :3].mT
+    center = pose[:, None, None, :3, 3]
+    top = center + rays * ((HEIGHT - center[..., 2:]) / rays[..., 2:])
+    box = (top[..., :2].abs() < SIDE).all(dim=-1)
+    depth = torch.where(box, HEIGHT - center[..., 2], -center[..., 2]) / rays[..., 2]
+    point = center + rays * depth[..., None]
+    noise = torch.randn(1, 3, 160, 160, generator=torch.Generator().manual_seed(1))
+    texture = functional.grid_sample(noise.expand(3, -1, -1, -1), point[..., :2] / 2, align_corners=False)
+    return depth.log(), 0.3 + contrast * texture + 0.4 * box[:, None], box
+
+
+@pytest.mark.parametrize(("size", "tilt"), [((72, 96), 0.08), ((72, 96), -0.08), ((192, 256), 0.08)])
+def test_pictures_determine_a_floor_of_little_texture(size: tuple[int, int], tilt: float) -> None:
+    cameras = rig(size, 0.4)
+    true, images, box = scene(cameras, contrast=0.004)
+    error = torch.linspace(-tilt, tilt, size[0])[:, None].expand(true.shape)
+    given = true + torch.where(box, 0.0, error)
+    found = move_onto_planes(given, torch.ones_like(box), torch.full_like(true, SIGMA), images, cameras)
+    assert (found - true)[~box].abs().mean() < 0.2 * error[~box].abs().mean()
+    assert (found == given)[box].float().mean() > 0.9
+
+
+@pytest.mark.parametrize(("contrast", "spacing"), [(0.0, 0.4), (0.004, 5.0)])
+def test_depth_stays_without_texture_and_without_a_common_view(contrast: float, spacing: float) -> None:
+    cameras = rig((72, 96), spacing)
+    true, images, box = scene(cameras, contrast)
+    given = true + 0.05 * torch.linspace(-1, 1, 72)[:, None]
+    found = move_onto_planes(given, torch.ones_like(box), torch.full_like(true, SIGMA), images, cameras)
+    assert torch.equal(found, given)
+
+
+def test_right_depth_stays() -> None:
+    truth = sample_truth([4], SceneRequest(num_times=1, num_views=3, image_size=(72, 96), spacing_deg=(12, 13)))
+    depth = truth.depth[0, 0]
+    known, true = depth > 0, torch.where(depth > 0, depth, 1.0).log()
+    cameras = truth.cameras[0, 0].to(torch.float64)
+    found = move_onto_planes(true, known, torch.full_like(true, SIGMA), truth.images[0, 0], cameras)
+    assert (found - true).abs().mean() < 0.001
