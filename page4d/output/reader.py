@@ -360,6 +360,17 @@ class Output:
         return {}
 
 
+def check_unchanged(output: Output) -> None:
+    """Refuse what was read from an output that another run has begun to replace meanwhile.
+
+    Raises:
+        InputError: if the status or the timings of its record are not those of the open output.
+    """
+    found = read_run(output.layout)
+    if (found.status, found.timings) != (output.run.status, output.run.timings):
+        raise InputError(f"'{output.layout.folder}' was written anew while it was read", "repeat when that run ended")
+
+
 def open_output(folder: Output | Path | str, *, allow_incomplete: bool = False) -> Output:
     """Open the folder of a page4d run and check that its records fit together; an open one is returned.
 

@@ -98,6 +98,7 @@ def _check_options(port: int | None, no_browser: bool, html: Path | None, overwr
 
 
 def _write_page(content: "ViewerContent", thumbnails: "Thumbnails | None", file: Path, *, quiet: bool) -> None:
+    from page4d.output.reader import check_unchanged
     from page4d.viewer.recording import check_size, record_page
 
     check_size(content, with_pictures=thumbnails is not None)
@@ -106,7 +107,9 @@ def _write_page(content: "ViewerContent", thumbnails: "Thumbnails | None", file:
             for number in thumbnails.read():
                 progress.update(number, thumbnails.total)
     with displayed_progress("record", count("instant"), quiet=quiet) as progress:
-        written = write_bytes_atomic(file, record_page(content, thumbnails, progress.update))
+        page = record_page(content, thumbnails, progress.update)
+    check_unchanged(content.output)
+    written = write_bytes_atomic(file, page)
     if not quiet:
         size = human_size(written.num_bytes)
         console.print_text(f"wrote {file}: {counted(content.num_times, 'instant')}, {size}; open it in a browser")

@@ -18,7 +18,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from page4d.exporters import splat
+from page4d.exporters import npz, splat
 from page4d.exporters.export import RECORD_NAME, plan_exports
 from page4d.exporters.formats import FORMATS, PictureUse
 from page4d.formats.ply import PointCloud
@@ -337,6 +337,19 @@ class TestFolders:
             assert [path.name for path in (tmp_path / "dir").iterdir()] == ["chan"]
             assert f"{tmp_path}/dir/chan" in ended.out
         assert [row["format"] for row in json.loads(ended.out)] == ["chan"]
+
+    def test_a_run_that_another_one_replaces_meanwhile_is_not_exported(self, export, capture, tmp_path, monkeypatch):
+        shutil.copytree(capture.folder, tmp_path / "run")
+        record, write = tmp_path / "run" / "run.json", npz.write
+
+        def replaced(job: Any, folder: Path) -> Any:
+            record.write_text(json.dumps(json.loads(record.read_text()) | {"status": "incomplete"}))
+            return write(job, folder)
+
+        monkeypatch.setattr(npz, "write", replaced)
+        failed = export("npz", capture=replace(capture, folder=tmp_path / "run"))
+        assert (failed.code, "was written anew while it was read" in failed.err) == (3, True)
+        assert not (tmp_path / "dir").exists()
 
     def test_missing_memory_has_a_hint_for_exports(self, export, tmp_path, monkeypatch) -> None:
         monkeypatch.setattr("page4d.exporters.splat.write", Mock(side_effect=MemoryError))
