@@ -16,7 +16,16 @@ from page4d.rig.edges import Directions
 from page4d.rig.least_squares import LeastSquares, Normal, by_motion, in_camera, motions
 from page4d.rig.lens import START_FOCAL
 from page4d.rig.people.pairs import TOLERANCE
-from page4d.rig.records import NUM_JOINTS, Array, Evidence, PairPose, exp_rotation, log_rotation
+from page4d.rig.records import (
+    NUM_JOINTS,
+    Array,
+    Evidence,
+    FocalSource,
+    Lens,
+    PairPose,
+    exp_rotation,
+    log_rotation,
+)
 
 _Indices = NDArray[np.int64]
 
@@ -242,11 +251,14 @@ _INDEPENDENT, _PEOPLE_INDEPENDENT = 4.0, 0.07
 """Observations of texture per view, and weights of people, that count as independent against directions of edges:
 rotations from people are 1.4 degrees wrong."""
 
-_HELD = {True: (0.005, 0.02, 0.005), False: (0.0, 0.05, 0.02)}
-"""Standard deviations of parameters of known and of unknown lenses that are not estimated: of the log focal length,
-of k1, and of the principal point in long sides, along both axes. With 0.001, errors of rotations of `caliscope_a`
-are four times the stated ones; docs/validation.md has those with these values. Of 12 calibrated lenses principal
-points are 0.2 to 2.7 % off the centre, 1.4 % in the root mean square."""
+_HELD_FOCAL = 0.005
+_HELD_CALIBRATED, _HELD_ASSUMED, _HELD_CROPPED = (0.02, 0.005), (0.05, 0.02), (0.05, 0.04)
+"""Standard deviations of lens parameters that are not estimated: of the log focal length of known lenses; of k1, and
+of the principal point in long sides along both axes, of calibrated lenses, of others, and of pictures that were
+cropped. With 0.001, errors of rotations of `caliscope_a` are four times the stated ones; docs/validation.md has
+those with these values. Of 12 calibrated lenses principal points are 0.2 to 2.7 % off the centre, 1.4 % in the root
+mean square; those that edges show of 16 cropped pictures are wrong by 2.8 % in the
+median."""
 
 _PARTS = np.array([0] * 11 + [1, 2] * 6 + [3, 4] * 5)
 """Parts of the body of all joints, whose errors are biased together: head, arms and legs."""
@@ -364,7 +376,7 @@ class Adjustment:
 
 def adjust(
     world_to_camera: Float[Array, "V 4 4"],
-    intrinsics: Float[Array, "V 3 3"],
+    lenses: Sequence[Lens],
     tracks: Observations,
     groups: Int[_Indices, " V"],
     *,
@@ -383,10 +395,11 @@ def adjust(
     """
     bent = np.zeros(len(groups))
     bent[list(k1)] = list(k1.values())
-    tracks = _through(_distorted, bent, intrinsics, _thinned(tracks))
-    lenses = np.zeros((groups.max(initial=-1) + 1, 2))
-    lenses[groups[list(k1)], 1] = list(k1.values())
-    cameras, matrices, axes = world_to_camera, intrinsics, np.eye(3)
+    matrices = np.stack([lens.intrinsics for lens in lenses])
+    tracks = _through(_distorted, bent, matrices, _thinned(tracks))
+    values = np.zeros((groups.max(initial=-1) + 1, 2))
+    values[groups[list(k1)], 1] = list(k1.values())
+    cameras, axes = world_to_camera, np.eye(3)
     for view, seen in [*directions.items()][:1]:
         axes = cameras[view, :3, :3].T @ seen.rotation
     for is_last in (False, True):
@@ -394,23 +407,23 @@ def adjust(
         tracks = tracks.select(usable[tracks.point])
         if tracks.num_points == 0:
             return None
-        problem = _Problem(tracks, intrinsics, groups, groups[list(k1)], texture_sigma, fixed, directions)
-        start = _State(cameras, points[usable], lenses, axes)
+        problem = _Problem(tracks, lenses, groups, groups[list(k1)], texture_sigma, fixed, directions)
+        start = _State(cameras, points[usable], values, axes)
         tolerance = _TOLERANCE if is_last else _FIRST_TOLERANCE
         state = problem.minimise(start, tolerance, _MAX_ITERATIONS)
         bent = problem.of_views(state.lenses)[:, 1]
-        cameras, lenses, axes = state.cameras, state.lenses, state.axes
-        matrices = problem.scaled_intrinsics(lenses)
+        cameras, values, axes = state.cameras, state.lenses, state.axes
+        matrices = problem.scaled_intrinsics(values)
         distance = np.linalg.norm(problem.residuals(state), axis=-1)
         if not is_last:
             tracks = tracks.select(distance < _OUTLIER)
-    problem = _Problem(tracks, intrinsics, groups, groups[list(k1)], texture_sigma, fixed, directions, holds=True)
+    problem = _Problem(tracks, lenses, groups, groups[list(k1)], texture_sigma, fixed, directions, holds=True)
     noise, covariance = problem.covariance(state)
     std = np.sqrt(np.maximum([np.diag(one).reshape(-1, 10)[:, 6:8] for one in (covariance, noise)], 0.0))
     return Adjustment(
         world_to_camera=cameras,
         intrinsics=matrices,
-        log_focal=problem.of_views(lenses)[:, 0],
+        log_focal=problem.of_views(values)[:, 0],
         focal_std=np.where(groups < 0, 0.0, std[0, :, 0]),
         k1=bent,
         k1_std=std[1, :, 1],
@@ -485,13 +498,20 @@ def _by_camera(local: Float[Array, "N 3"]) -> Float[Array, "N 3 10"]:
     return np.concatenate([by_motion(local), np.stack([magnified, squared * magnified], -1), shift], -1)
 
 
+def _held(lens: Lens) -> tuple[float, float]:
+    """Return the standard deviations of k1 and of the principal point in long sides, if they are not estimated."""
+    if lens.focal_source is FocalSource.CALIBRATION:
+        return _HELD_CALIBRATED
+    return _HELD_ASSUMED if lens.is_centered else _HELD_CROPPED
+
+
 class _Problem(LeastSquares[_State]):
     """Adjustment of cameras, by motions in their frames, and of the lenses of groups; blocks are points."""
 
     def __init__(
         self,
         tracks: Observations,
-        intrinsics: Float[Array, "V 3 3"],
+        lenses: Sequence[Lens],
         groups: Int[_Indices, " V"],
         bent: Collection[int],
         texture_sigma: float,
@@ -500,23 +520,23 @@ class _Problem(LeastSquares[_State]):
         *,
         holds: bool = False,
     ) -> None:
-        self.tracks, self.intrinsics, self.groups, self.directions = tracks, intrinsics, groups, directions
+        self.tracks, self.lenses, self.groups, self.directions = tracks, lenses, groups, directions
         self.view, self.block = tracks.view, tracks.point
-        focal = np.sqrt(intrinsics[:, 0, 0] * intrinsics[:, 1, 1])
+        self.intrinsics = np.stack([lens.intrinsics for lens in lenses])
+        focal, side = np.array([(lens.focal, max(lens.image_size)) for lens in lenses]).T
         self.sigma_px = focal[tracks.view] * np.where(tracks.is_people, _PEOPLE_SIGMA, texture_sigma)
         self.weights = tracks.weights / np.where(tracks.is_people, _JOINTS_PER_SAMPLE, 1.0)
         num_groups, num_views = groups.max(initial=-1) + 1, len(groups)
-        # The principal point of an unknown lens is the centre of the picture.
-        relative = np.log(focal / (2 * intrinsics[:, :2, 2].max(axis=1) * START_FOCAL))
+        relative = np.log(focal / (side * START_FOCAL))
         self.prior_mean = np.zeros((num_groups, 2))
         self.prior_mean[groups[groups >= 0], 0] = -relative[groups >= 0]
         mean = np.full((num_groups, num_groups), 1 / max(num_groups, 1))
         precision = mean / max(num_groups, 1) / _FOCAL_PRIOR**2 + (np.eye(num_groups) - mean) / _FOCAL_SPREAD**2
         # Columns of the parameters of each view; those that are held are the last, or own ones, which are not free.
         cameras = np.arange(6 * num_views).reshape(-1, 6)
-        lenses = cameras.size + np.arange(2 * num_groups).reshape(2, -1)
-        self.axes = cameras.size + lenses.size + np.arange(3)
-        size = cameras.size + lenses.size + 3
+        of_lenses = cameras.size + np.arange(2 * num_groups).reshape(2, -1)
+        self.axes = cameras.size + of_lenses.size + np.arange(3)
+        size = cameras.size + of_lenses.size + 3
         self.holds, num_own = holds, 4 * num_views if holds else 0
         stays = np.stack([groups < 0, ~np.isin(groups, [*bent]), *np.ones((2, num_views), bool)], -1)
         own = size + holds * np.arange(stays.size).reshape(stays.shape)
@@ -527,9 +547,9 @@ class _Problem(LeastSquares[_State]):
         self.free = np.arange(size + num_own) < size
         self.free[self.axes] = bool(directions)
         self.free[cameras[list(fixed)]] = False
-        self.free[lenses[1]] = np.isin(np.arange(num_groups), [*bent])
-        held = np.array([_HELD[bool(group < 0)] for group in groups])[:, [0, 1, 2, 2]]
-        held[:, 2:] *= (2 * intrinsics[:, :2, 2].max(axis=1) / focal)[:, None]
+        self.free[of_lenses[1]] = np.isin(np.arange(num_groups), [*bent])
+        held = np.array([(_HELD_FOCAL, *_held(lens)) for lens in lenses])[:, [0, 1, 2, 2]]
+        held[:, 2:] *= (side / focal)[:, None]
         self.held = np.where(stays, held, 0.0).ravel()
         self.fixed = list(fixed)
         independent = np.where(tracks.is_people, _PEOPLE_INDEPENDENT, _INDEPENDENT)
@@ -619,7 +639,7 @@ class _Problem(LeastSquares[_State]):
         """Return the covariance of the motions and lenses of all cameras at the optimum: from evidence, and all.
 
         Errors of evidence are those observed: common ones of texture in a cell of a picture, of people at several
-        instants, and of a part of the body at all of them. What stays of lenses has errors of `_HELD`.
+        instants, and of a part of the body at all of them. What stays of lenses has errors of `_held`.
 
         Source: White, "Maximum likelihood estimation of misspecified models", 1982: the sandwich estimator; Triggs et
         al., "Bundle adjustment - a modern synthesis", 2000, section 4.3: the kernel; Schmidt, "Application of
@@ -648,8 +668,8 @@ class _Problem(LeastSquares[_State]):
         """Return clusters of points: by instants or cells of the first view; by parts of the body (-1: none)."""
         tracks = self.tracks
         first = np.flatnonzero(np.diff(tracks.point, prepend=-1))
-        view, side = tracks.view[first], 2 * self.intrinsics[tracks.view[first], :2, 2]
-        cell = np.clip(_CELLS * tracks.pixels[first] / side, 0, _CELLS - 1).astype(np.int64)
+        view, sizes = tracks.view[first], np.array([lens.image_size[::-1] for lens in self.lenses])
+        cell = np.clip(_CELLS * tracks.pixels[first] / sizes[view], 0, _CELLS - 1).astype(np.int64)
         of_texture = -1 - _CELLS * (_CELLS * view + cell[:, 0]) - cell[:, 1]
         are_people = tracks.joint >= 0
         within = np.where(are_people, tracks.instant // CORRELATED_POSES, of_texture)

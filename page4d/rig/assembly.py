@@ -170,17 +170,22 @@ class Assembly:
             self._set_lenses(found)
 
     def _start_from_edges(self) -> None:
-        """Start from the focal lengths that straight edges show, of other views from their mean."""
-        found: dict[int, float] = {}
+        """Start from the lenses that straight edges show, of other views from their mean focal length."""
+        found: dict[int, Lens] = {}
         unknown = [view for view, lens in enumerate(self.lenses) if not lens.is_known] if self.edges else []
         for done, view in enumerate(unknown):
             self.progress(done, len(unknown), "detecting: straight edges")
-            if (focal := self.edges[view].focal(self.lenses[view])) is not None:
-                found[view] = focal / max(self.lenses[view].image_size)
+            if (start := self.edges[view].start(self.lenses[view])) is not None:
+                found[view] = start
+                if not start.is_centered:
+                    x, y = start.intrinsics[:2, 2]
+                    text = f"{self.names[view]} was cropped off its centre, as straight edges show"
+                    self.notes.append(f"{text}: its principal point is estimated at ({x:.0f}, {y:.0f}) px")
+        relative = [lens.focal / max(lens.image_size) for lens in found.values()]
         for view in unknown if found else ():
             lens = self.lenses[view]
-            focal = max(lens.image_size) * found.get(view, float(np.mean([*found.values()])))
-            self.lenses[view] = replace(lens, intrinsics=lens.with_focal(focal))
+            others = lens.with_focal(max(lens.image_size) * float(np.mean(relative)))
+            self.lenses[view] = found.get(view, replace(lens, intrinsics=others))
         self.started |= found.keys()
 
     def _directions(self, found: Adjustment) -> dict[int, Directions]:
@@ -453,15 +458,14 @@ class Assembly:
         lenses = [self.lenses[view] for view in self.placement.views]
         unknown = np.array([not lens.is_known for lens in lenses])
         groups = np.where(unknown, 0 if self.shares_focal else np.cumsum(unknown) - 1, -1)
-        matrices = np.stack([lens.intrinsics for lens in lenses])
         fixed = [row[view] for view in self.known] or [0]
         poses = self.placement.world_to_camera
         k1 = {row[view]: self.lenses[view].estimated_k1 for view in bent or self.bent if view in row}
         adjusted = partial(adjust, k1=k1, fixed=fixed, texture_sigma=texture_sigma)
-        found = adjusted(poses, matrices, tracks, groups)
+        found = adjusted(poses, lenses, tracks, groups)
         if found is None or not (directions := self._directions(found)):
             return found
-        better = adjusted(poses, matrices, tracks, groups, directions=directions)
+        better = adjusted(poses, lenses, tracks, groups, directions=directions)
         if better is None:
             return found
         residuals = [(self.residual(view, one) for one in (found, better)) for view in self.placement.views]

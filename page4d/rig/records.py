@@ -59,9 +59,9 @@ class FocalSource(StrEnum):
 class Lens:
     """Intrinsics of a view at original pixels, pixel centres at 0.5.
 
-    `intrinsics` [3, 3] are those of the undistorted image; where `focal_source` is `UNKNOWN`, a start value with the
-    principal point at the centre, and evidence is found before its distortion is known. `image_size` is
-    (height, width).
+    `intrinsics` [3, 3] are those of the undistorted image; where `focal_source` is `UNKNOWN`, a start value, with the
+    principal point at the centre unless straight edges show another, and evidence is found before its distortion is
+    known. `image_size` is (height, width).
     """
 
     intrinsics: Float[Array, "3 3"]
@@ -73,6 +73,11 @@ class Lens:
     def is_known(self) -> bool:
         """Whether the focal length is known."""
         return self.focal_source is not FocalSource.UNKNOWN
+
+    @property
+    def is_centered(self) -> bool:
+        """Whether the principal point is the centre of the picture."""
+        return bool(np.array_equal(2 * self.intrinsics[:2, 2], self.image_size[::-1]))
 
     @property
     def focal(self) -> float:

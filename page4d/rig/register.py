@@ -110,7 +110,7 @@ def _note_clocks(rig: Assembly, evidence: PixelEvidence) -> None:
 def assumed_centers(rig: Assembly) -> str:
     """Return what follows from the principal points of placed views of unknown lenses; empty if there are none."""
     placed = rig.cameras()
-    unknown = [rig.names[view] for view in placed if not rig.lenses[view].is_known]
+    unknown = [rig.names[view] for view in placed if not rig.lenses[view].is_known and rig.lenses[view].is_centered]
     if rig.adjustment is None or not unknown or len(placed) < 2:
         return ""
     rows = [row for row, view in enumerate(rig.placement.views) if view in placed]

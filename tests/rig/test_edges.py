@@ -57,11 +57,13 @@ def test_a_room_shows_rotation_and_focal_length(seed: int):
     random = np.random.default_rng(seed)
     true, rotation = lens(random.uniform(1200, 2600)), exp_rotation(random.uniform(-0.5, 0.5, 3))
     edges = room(rotation, true)
-    start = edges.focal(lens())
-    assert start == pytest.approx(true.focal, rel=0.06)
-    found = edges.directions(lens(start))
+    start = edges.start(lens())
+    assert start is not None
+    assert start.is_centered
+    assert start.focal == pytest.approx(true.focal, rel=0.06)
+    found = edges.directions(start)
     assert found is not None
-    assert start * np.exp(found.log_focal) == pytest.approx(true.focal, rel=0.01)
+    assert start.focal * np.exp(found.log_focal) == pytest.approx(true.focal, rel=0.01)
     assert in_order(found, rotation)[1] < 0.3
     known = edges.directions(replace(true, focal_source=FocalSource.OPTION))
     assert known is not None
@@ -85,7 +87,27 @@ def test_other_views_show_none(counts: tuple[int, ...], others: int, has_directi
     """Edges along one direction, in random ones, and too few of them show no rotation and no focal length."""
     edges = room(exp_rotation(np.array([0.3, 0.4, 0.2])), lens(), counts, others)
     assert (edges.directions(lens()) is not None) == has_directions
-    assert (edges.focal(lens()) is not None) == has_focal
+    assert (edges.start(lens()) is not None) == has_focal
+
+
+@pytest.mark.parametrize(
+    ("offset", "counts", "is_cropped"),
+    [
+        ((0.12, -0.05), (30, 30, 30), True),
+        ((0.0, 0.2), (60, 20, 20), True),
+        ((0.02, 0.02), (30, 30, 30), False),  # as lenses have
+        ((0.12, -0.05), (60, 60, 6), False),  # few edges along one direction
+    ],
+)
+def test_edges_show_the_principal_point_of_a_cropped_picture(
+    offset: tuple[float, float], counts: tuple[int, ...], is_cropped: bool
+):
+    rotation = exp_rotation(np.array([0.3, 0.5, 0.1]))
+    matrix = lens(1700.0).intrinsics + np.pad(np.array(offset)[:, None] * max(SIZE), ((0, 1), (2, 0)))
+    start = room(rotation, replace(lens(), intrinsics=matrix), counts).start(lens())
+    assert start is None or start.is_centered != is_cropped
+    if is_cropped:
+        np.testing.assert_allclose(start.intrinsics[:2], matrix[:2], atol=0.02 * max(SIZE))
 
 
 def test_other_directions_that_explain_as_many_edges_are_rivals():
@@ -171,6 +193,24 @@ def test_edges_correct_cameras_from_people_and_their_focal_lengths():
     assert max(turns(found, (0, 1, 2))) < 0.5
     for one, std in zip(placed_views(found)[0], found.adjustment.focal_std, strict=True):
         assert abs(np.log(one.focal / FOCAL_PX)) < min(3 * std, 0.02)
+
+
+def test_a_cropped_view_is_placed_by_its_principal_point():
+    """A fifth of the pictures of a view is missing on the left; without edges it turns the view."""
+    center = RIG.lenses[1].intrinsics[:2, 2]
+    height, width = RIG.lenses[1].image_size
+    size, shift = (height, int(0.8 * width)), np.array([0.2 * width, 0.0])
+    matrix = RIG.lenses[1].intrinsics - np.pad(shift[:, None], ((0, 1), (2, 0)))
+    true = replace(RIG.lenses[1], intrinsics=matrix, image_size=size)
+    unknown = replace(UNKNOWN[1], intrinsics=UNKNOWN[1].intrinsics.copy(), image_size=size)
+    unknown.intrinsics[:2, 2] = np.array(size[::-1]) / 2
+    people = (RIG.people[0], tuple(replace(one, joints=one.joints - shift) for one in RIG.people[1]), RIG.people[2])
+    lenses = (RIG.lenses[0], true, RIG.lenses[2])
+    edges = [room(pose[:3, :3] @ AXES, one) for pose, one in zip(RIG.world_to_camera, lenses, strict=True)]
+    found = assembled(people, [UNKNOWN[0], unknown, UNKNOWN[2]], num_instants=RIG.num_instants, edges=edges)
+    assert max(turns(found, (0, 1, 2))) < 1.0
+    assert found.lenses[1].intrinsics[0, 2] == pytest.approx(center[0] - shift[0], abs=0.02 * width)
+    assert found.notes[0].startswith("b was cropped off its centre")
 
 
 def test_two_views_of_unknown_focal_lengths_are_placed_with_edges():

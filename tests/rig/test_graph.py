@@ -27,6 +27,7 @@ from page4d.rig.records import (
     NUM_JOINTS,
     Array,
     Evidence,
+    FocalSource,
     Lens,
     PairPose,
     PointMatches,
@@ -72,9 +73,8 @@ def all_pairs(world: PeopleRig) -> list[PairPose]:
 
 
 def adjusted(world: PeopleRig, placement: Placement, lenses: tuple[Lens, ...]) -> Adjustment:
-    matrices = np.stack([lenses[view].intrinsics for view in placement.views])
-    tracks = merge_tracks(placement.pairs, world.num_instants)
-    result = adjust(placement.world_to_camera, matrices, tracks, np.full(len(matrices), -1))
+    tracks, placed = merge_tracks(placement.pairs, world.num_instants), [lenses[view] for view in placement.views]
+    result = adjust(placement.world_to_camera, placed, tracks, np.full(len(placed), -1))
     assert result is not None
     return result
 
@@ -163,14 +163,16 @@ def test_epipolar_lines_are_as_uncertain_as_they_are_wrong(
     tracks = merge_tracks(placement.pairs, world.num_instants)
     if kind is Evidence.TEXTURE:
         tracks = replace(tracks, person=np.full_like(tracks.person, -1), joint=np.full_like(tracks.joint, -1))
-    matrices = np.stack([lens.intrinsics for lens in world.lenses])
 
     def one(tracks: Observations) -> Adjustment:
-        found = adjust(placement.world_to_camera, matrices, tracks, np.full(4, 0 if kind is Evidence.TEXTURE else -1))
+        found = adjust(
+            placement.world_to_camera, world.lenses, tracks, np.full(4, 0 if kind is Evidence.TEXTURE else -1)
+        )
         assert found is not None
         return found
 
-    monkeypatch.setattr(adjustment, "_HELD", dict.fromkeys((True, False), (0.0, 0.0, 0.0)))
+    monkeypatch.setattr(adjustment, "_held", lambda _: (0.0, 0.0))
+    monkeypatch.setattr(adjustment, "_HELD_FOCAL", 0.0)
     expected, found, lengths = [], [], []
     for _ in range(10):
         noisy = replace(tracks, pixels=tracks.pixels + rng.normal(scale=0.5, size=tracks.pixels.shape))
@@ -200,8 +202,8 @@ def test_rotations_are_as_uncertain_as_they_are_wrong(shift_px: float):
         tracks = merge_tracks(pairs, world.num_instants)
         shift = shift_px * np.random.default_rng(seed).normal(size=(3, 2))
         tracks = replace(tracks, pixels=tracks.pixels + shift[tracks.view])
-        matrices = np.stack([lens.intrinsics for lens in world.lenses])
-        found = adjust(world.world_to_camera, matrices, tracks, np.arange(3) if shift_px else np.full(3, -1))
+        lenses = [one if shift_px else replace(one, focal_source=FocalSource.CALIBRATION) for one in world.lenses]
+        found = adjust(world.world_to_camera, lenses, tracks, np.arange(3) if shift_px else np.full(3, -1))
         turns, true = found.world_to_camera[:, :3, :3], world.world_to_camera[:, :3, :3]
         for one, other in combinations(range(3), 2):
             error = rotation_angle_deg(turns[other] @ turns[one].T, true[other] @ true[one].T)
@@ -215,8 +217,8 @@ def test_rotations_are_as_uncertain_as_they_are_wrong(shift_px: float):
 def test_points_behind_a_camera_do_not_count_for_its_epipolar_lines():
     world = rig(num_instants=6)
     placement = place(range(4), all_pairs(world), world.lenses)
-    tracks, matrices = merge_tracks(placement.pairs, 6), np.stack([lens.intrinsics for lens in world.lenses])
-    found = adjust(placement.world_to_camera, matrices, tracks, np.full(4, -1))
+    tracks = merge_tracks(placement.pairs, 6)
+    found = adjust(placement.world_to_camera, world.lenses, tracks, np.full(4, -1))
     expected = found.epipolar_std_px([IMAGE_SIZE] * 4)[0]
     mirror = np.linalg.inv(found.world_to_camera[0]) @ np.diag([1.0, 1, -1, 1]) @ found.world_to_camera[0]
     behind = found.points @ mirror[:3, :3].T + mirror[:3, 3]
@@ -254,8 +256,8 @@ def epipolar_errors(world: PeopleRig, result: Adjustment) -> Array:
 def test_unknown_lenses_are_recovered(factors: tuple[float, ...], groups: tuple[int, ...], k1: tuple[float, ...]):
     world = rig(noise_px=0.3)
     placement = place(range(4), all_pairs(world), world.lenses)
-    matrices = np.stack([lens.intrinsics for lens in world.lenses])
-    matrices[:, [0, 1], [0, 1]] *= np.array(factors)[:, None]
+    both = zip(world.lenses, factors, strict=True)
+    lenses = [replace(one, intrinsics=one.with_focal(factor * one.focal)) for one, factor in both]
     people = merge_tracks(all_pairs(world), world.num_instants)
     texture = replace(people, joint=np.full_like(people.joint, -1))
     unknown = np.array(groups) >= 0
@@ -266,7 +268,7 @@ def test_unknown_lenses_are_recovered(factors: tuple[float, ...], groups: tuple[
         plane = torch.from_numpy((pixels[seen] - center) / FOCAL_PX)
         pixels[seen] = pixels_of(lens(FOCAL_PX, k1[groups[view]] or 1e-9).distortion.distort(plane).numpy(), lens())
     texture = replace(texture, pixels=pixels)
-    result = adjust(placement.world_to_camera, matrices, texture, np.array(groups), k1=bent)
+    result = adjust(placement.world_to_camera, lenses, texture, np.array(groups), k1=bent)
     np.testing.assert_allclose(result.k1[[*bent]], [k1[groups[view]] for view in bent], atol=0.03)
     assert ((result.k1_std > 0) == np.isin(range(4), [*bent])).all()
     np.testing.assert_allclose(result.log_focal, np.where(unknown, -np.log(factors), 0.0), atol=0.01)
@@ -282,9 +284,8 @@ def test_fixed_cameras_stay_and_give_the_others_their_place_and_unit(fixed: tupl
     start = truth.copy()
     start[free, :3] = exp_rotation(np.array([[0.02, -0.03, 0.01]])) @ start[free, :3]
     start[free, :3, 3] += 0.1
-    matrices = np.stack([lens.intrinsics for lens in world.lenses])
     tracks = merge_tracks(all_pairs(world), world.num_instants)
-    result = adjust(start, matrices, tracks, np.full(4, -1), fixed=fixed)
+    result = adjust(start, world.lenses, tracks, np.full(4, -1), fixed=fixed)
     np.testing.assert_array_equal(result.world_to_camera[list(fixed)], truth[list(fixed)])
     np.testing.assert_allclose(result.world_to_camera, truth, atol=0.01)
     variance = np.diag(result.covariance).reshape(4, 10)[:, :6]
@@ -300,8 +301,7 @@ def test_a_lens_that_is_not_determined_has_the_focal_length_of_the_others():
     placement = place(range(4), all_pairs(world), lenses)
     tracks = merge_tracks(placement.pairs, world.num_instants)
     tracks = tracks.select((tracks.view < 3) | (tracks.joint[tracks.point] == 0))
-    matrices = np.stack([lens.intrinsics for lens in lenses])
-    result = adjust(placement.world_to_camera, matrices, tracks, np.arange(4))
+    result = adjust(placement.world_to_camera, lenses, tracks, np.arange(4))
     np.testing.assert_allclose(result.log_focal, -np.log(1.2), atol=0.03)
     assert result.focal_std[3] > 2 * result.focal_std[:3].max()
 
@@ -315,8 +315,7 @@ def test_deviations_are_right_where_one_cluster_has_all_observations_of_a_view(c
         tracks = merge_tracks(place(range(4), all_pairs(world), world.lenses).pairs, world.num_instants)
         is_seen = tracks.joint <= 10 if cluster == "heads" else tracks.instant // 10 == 1
         tracks = tracks.select((tracks.view < 3) | is_seen[tracks.point])
-        matrices = np.stack([lens.intrinsics for lens in world.lenses])
-        found = adjust(world.world_to_camera, matrices, tracks, np.full(4, -1))
+        found = adjust(world.world_to_camera, world.lenses, tracks, np.full(4, -1))
         turns, true = found.world_to_camera[:, :3, :3], world.world_to_camera[:, :3, :3]
         error = rotation_angle_deg(turns[3] @ turns[0].T, true[3] @ true[0].T)
         stated.append(found.rotation_std_deg(of_evidence=True)[3, 0])
@@ -337,7 +336,7 @@ def test_jacobians_match_finite_differences():
     matrices = np.stack([lens.intrinsics for lens in world.lenses])
     tracks = merge_tracks(placement.pairs, world.num_instants)
     points, _ = triangulate(placement.world_to_camera, matrices, tracks)
-    problem = adjustment._Problem(tracks, matrices, np.array([0, 1, 1, -1]), (0, 1), 0.001, (0,), {})
+    problem = adjustment._Problem(tracks, world.lenses, np.array([0, 1, 1, -1]), (0, 1), 0.001, (0,), {})
     state = adjustment._State(placement.world_to_camera, points, np.array([[0.05, -0.2], [-0.02, 0.1]]), np.eye(3))
     _, by_camera, by_point = problem.linearized(state)
     step = 1e-6
