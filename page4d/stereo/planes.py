@@ -15,6 +15,7 @@ from torch.nn import functional
 from page4d.geometry.camera import Cameras, camera_rays, resize_intrinsics
 from page4d.geometry.statistics import MAD_TO_STD
 from page4d.geometry.warp import compared_views, ray_warp, sample, window_means
+from page4d.networks.layers.execution import on_threads
 from page4d.stereo.sweep import Windows, correlate, usable_rates
 
 _LONG_SIDE_PX = 128
@@ -39,9 +40,9 @@ _MIN_VARIANCE = 1e-6
 """Added to variances of colors in [0, 1]: the median over instants has as little noise."""
 
 _MAX_SIGMA = 0.4
-_DEVIATION, _REACH = 2.0, 4.0
+_DEVIATION, _REACH, _MAX_REACH = 2.0, 4.0, 1.5
 """Robust standard deviations up to which a pixel is of a plane: of its color, and of log depth among the pixels
-within `sigma`, where four are three of all."""
+within `sigma`, where four are three of all, but in units of `sigma` at most the last number."""
 
 _WINDOW = 3
 """Side in px of the windows whose mean colors are compared."""
@@ -81,6 +82,7 @@ class _Pixels(NamedTuple):
         return found.movedim(-1, 0).contiguous()
 
 
+@on_threads(1)
 @torch.no_grad()
 def move_onto_planes(
     log_depth: Float[Tensor, "V H W"],
@@ -99,6 +101,7 @@ def move_onto_planes(
     Source: Gallup et al. (2010), "Piecewise Planar and Non-Planar Stereo for Urban Scene Reconstruction", planes of
     depth maps by RANSAC, with photo-consistency for labels; here planes are fitted to the pictures, too.
     """
+    cameras = _centered(cameras)
     sigma, size = sigma.clamp(max=_MAX_SIGMA), (log_depth.shape[1], log_depth.shape[2])
     step = max(1, max(size) // _LONG_SIDE_PX)
     part = (slice(None), *(slice(step // 2, side // step * step, step) for side in size))
@@ -106,20 +109,31 @@ def move_onto_planes(
     scaled = torch.stack([resize_intrinsics(matrix, 1 / step, 1 / step) for matrix in cameras.intrinsics])
     rig = replace(cameras, intrinsics=scaled, image_size=(size[0] // step, size[1] // step)).map(Tensor.cpu)
     planes = _fitted_planes(_Pixels.of(few[0], few[1], rig), few[2], functional.avg_pool2d(images, step).cpu(), rig)
-    pixels, smooth = _Pixels.of(log_depth, sigma, cameras), window_means(images.clone(), _WINDOW)
-    moved, least = log_depth, torch.full_like(log_depth, torch.inf)
-    for plane, pairs in planes:
-        change = pixels.log_factors(plane[None].to(log_depth))[0]
-        within = known & (change.abs() <= sigma)
-        deviation = _color_deviation(log_depth + change, within, pairs, smooth, cameras)
-        residual, similar = change.abs() / sigma, known & (deviation <= _DEVIATION)
-        if not bool((within & similar).any()):
-            continue
-        spread = (MAD_TO_STD * residual[within & similar].median()).clamp(min=_MIN_DEPTH)
-        cost = (residual / spread).square() + deviation.square()
-        own = similar & (residual <= _REACH * spread) & (cost < least)
-        moved, least = torch.where(own, log_depth + change, moved), torch.where(own, cost, least)
+    moved = log_depth.clone()
+    for view in {first for _, pairs in planes for first, _ in pairs}:
+        pixels = _Pixels.of(log_depth[[view]], sigma[[view]], cameras[[view]]).at(0)
+        least = torch.full_like(pixels.log_depth, torch.inf)
+        for plane, pairs in planes:
+            change = pixels.log_factors(plane[None].to(log_depth))[0]
+            residual, others = change.abs() / pixels.sigma, [other for first, other in pairs if first == view]
+            within = known[view] & (residual <= 1)
+            deviation = _color_deviation(pixels.log_depth + change, within, view, others, images, cameras)
+            similar = known[view] & (deviation <= _DEVIATION)
+            if bool((within & similar).any()):
+                spread = (MAD_TO_STD * residual[within & similar].median()).clamp(min=_MIN_DEPTH)
+                cost = (residual / spread).square() + deviation.square()
+                own = similar & (residual <= (_REACH * spread).clamp(max=_MAX_REACH)) & (cost < least)
+                moved[view] = torch.where(own, pixels.log_depth + change, moved[view])
+                least = torch.where(own, cost, least)
     return moved
+
+
+def _centered(cameras: Cameras) -> Cameras:
+    """Return cameras with the mean of their centers as origin: far from it single precision is not enough."""
+    pose = cameras.world_to_camera.clone()
+    center = cameras.camera_to_world[:, :3, 3].mean(dim=0)
+    pose[:, :3, 3] += pose[:, :3, :3] @ center
+    return replace(cameras, world_to_camera=pose)
 
 
 def _fitted_planes(
@@ -154,6 +168,7 @@ def _fitted_planes(
             total = torch.zeros(())
             for (view, other), mask in masks:
                 factors = torch.ones(1, 1, 1) if planes is None else pixels.at(view).log_factors(planes).exp()
+                factors = factors.clamp(max=1 / _MIN_DEPTH)
                 windows, rig = Windows.of(images[[view]]), (cameras[[view]], cameras[[other]])
                 found = correlate(windows, images[[other]], *rig, depth[[view]], factors, _MIN_VARIANCE)
                 total = total + (found[0] * mask[:, None]).sum(dim=(0, 2))
@@ -179,7 +194,7 @@ def _most_common(pixels: _Pixels, views: Int[Tensor, " N"], generator: torch.Gen
     for _ in range(_NUM_FITS):
         error = pixels.sigma * pixels.log_depth.exp() * (pixels.rays @ plane[:3])
         weight = _weights(pixels, plane[None])[0].square() / error.square().clamp(min=1e-12)
-        center = (weight[:, None] * points).sum(dim=0) / weight.sum()
+        center = (weight[:, None] * points).sum(dim=0) / weight.sum().clamp(min=1e-12)
         away = points - center
         plane = _planes(torch.linalg.eigh((away * weight[:, None]).mT @ away)[1][:, 0], center)
     return plane
@@ -197,7 +212,7 @@ def _adjusted(pixels: _Pixels, score: Callable[[Planes], Tensor]) -> tuple[Float
     center = pixels.points.mean(dim=0)
     away = pixels.points - center
     variances, axes = torch.linalg.eigh(away.mT @ away / len(away))
-    normal, first, second = axes.mT * torch.cat([torch.ones(1), variances[1:].sqrt()])[:, None]
+    normal, first, second = axes.mT * torch.cat([torch.ones(1), variances[1:].clamp(min=0).sqrt()])[:, None]
     offset, step = torch.zeros(3), float((pixels.sigma * pixels.log_depth.exp()).median()) / 2
     around = torch.cartesian_prod(*[torch.tensor([0.0, 1.0, -1.0])] * 3)  # no move is the first
 
@@ -223,38 +238,38 @@ def _planes(normals: Float[Tensor, "*K 3"], points: Float[Tensor, "*K 3"]) -> Fl
 
 
 def _color_deviation(
-    log_depth: Float[Tensor, "V H W"],
-    within: Bool[Tensor, "V H W"],
-    pairs: Sequence[tuple[int, int]],
+    log_depth: Float[Tensor, "H W"],
+    within: Bool[Tensor, "H W"],
+    view: int,
+    others: Sequence[int],
     images: Float[Tensor, "V 3 H W"],
     cameras: Cameras,
-) -> Float[Tensor, "V H W"]:
+) -> Float[Tensor, "H W"]:
     """Return by how many standard deviations pixels at a depth differ in color from another view, the most similar.
 
-    Views may differ by a gain per channel. Pixels that no view of the pairs sees are compared with the median color
-    of those `within` the plane.
+    Views may differ by a gain per channel. Pixels that none of the others sees are compared with the median color of
+    those `within` the plane.
     """
-    deviation, size = torch.full_like(log_depth, torch.inf), log_depth.shape[1:]
-    for view, other in pairs:
-        depth = log_depth[view].exp().clamp(max=1 / _MIN_DEPTH)
+    deviation, size = torch.full_like(log_depth, torch.inf), log_depth.shape
+    depth = log_depth.exp().clamp(max=1 / _MIN_DEPTH)
+    for other in others:
         warp = ray_warp(camera_rays(cameras.intrinsics[view], size), cameras[view], cameras[other]).to(depth)
         warped = warp.at(depth, _MIN_DEPTH)
         visible = warped.visible(size, _MIN_DEPTH)
-        common, dark = within[view] & visible, images[view] + _MIN_COLOR
+        common, dark = within & visible, images[view] + _MIN_COLOR
         if bool(common.any()):
             found = sample(images[[other]], warped.pixels[None])[0] + _MIN_COLOR
             gain = (found / dark)[:, common].median(dim=1).values[:, None, None]
             found = _in_deviations(found / gain - dark, common)
-            deviation[view] = torch.where(visible, found.minimum(deviation[view]), deviation[view])
-    for view, own in enumerate(within & (deviation <= _DEVIATION)):
-        if bool(own.any()):
-            color = images[view][:, own].median(dim=1).values[:, None, None]
-            found = _in_deviations(images[view] - color, own)
-            deviation[view] = deviation[view].where(deviation[view].isfinite(), found)
+            deviation = torch.where(visible, found.minimum(deviation), deviation)
+    own = within & (deviation <= _DEVIATION)
+    if bool(own.any()):
+        color = images[view][:, own].median(dim=1).values[:, None, None]
+        deviation = deviation.where(deviation.isfinite(), _in_deviations(images[view] - color, own))
     return deviation
 
 
 def _in_deviations(difference: Float[Tensor, "3 H W"], of: Bool[Tensor, "H W"]) -> Float[Tensor, "H W"]:
-    distance = difference.abs().mean(dim=0)
+    distance = window_means(difference, _WINDOW).abs().mean(dim=0)
     found: Tensor = distance / (MAD_TO_STD * distance[of].median()).clamp(min=_MIN_DEPTH)
     return found
