@@ -223,5 +223,6 @@ def test_the_command_line_writes_layers_that_exports_use(monkeypatch: pytest.Mon
     assert all(cloud.num_points > 0 for cloud in moved)
     assert command(["export", "out", "--format", "colmap", "--no-images", "--max-points", "0", "--to", "model"]) == 0
     record = json.loads(Path("model/export.json").read_text())
-    assert record["points"] == static.num_points + sum(cloud.num_points for cloud in moved)
+    exported = record["points"] + record["cut_points"]
+    assert exported == static.num_points + sum(cloud.num_points for cloud in moved)
     assert command(["reconstruct", "images", "--out", "out", "--layers", "--resume", *options]) == 0
