@@ -4,8 +4,6 @@ Folders are written under a temporary name, synced, and renamed.
 """
 
 import errno
-import fcntl
-import glob
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -28,8 +26,6 @@ from page4d.io.atomic import (
 )
 from page4d.io.json_records import format_json
 from page4d.signals import deferred_signals
-
-_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def given_path(value: object, name: str) -> Path:
@@ -112,22 +108,19 @@ def _check_no_mount(folder: Path) -> None:
 def staged_folder(target: Path, *, replace: bool = False) -> Iterator[Path]:
     """Yield a temporary folder that becomes `target` when the body ends, and is deleted if the body fails.
 
-    A link at `target` is followed. With `replace` an older folder is deleted once the new one has its name. Temporary
-    folders of killed processes are deleted.
+    A link at `target` is followed. With `replace` an older folder is deleted once the new one has its name.
 
     Raises:
         UsageError: if it is a mount point, or another process wrote the folder meanwhile.
-        OutputError: if it cannot be created or moved, or another process is writing it.
+        OutputError: if it cannot be created or moved.
     """
     given, target = target, real_path(target)
     _check_no_mount(target)
     staged = part_name(target)
-    lock: int | None = None
     try:
         with output_errors(target):
             target.parent.mkdir(parents=True, exist_ok=True)
-            _remove_killed(target)
-            lock = _create_locked(staged)
+            staged.mkdir()
         yield staged
         with output_errors(target):
             for place, _, names in os.walk(staged):
@@ -142,43 +135,6 @@ def staged_folder(target: Path, *, replace: bool = False) -> Iterator[Path]:
     finally:
         with deferred_signals():
             shutil.rmtree(staged, ignore_errors=True)
-            if lock is not None:
-                os.close(lock)
-
-
-def _remove_killed(target: Path) -> None:
-    """Delete the staged folders of killed processes.
-
-    Raises:
-        OutputError: if another process is writing `target`.
-    """
-    for path in target.parent.glob(f".{glob.escape(target.name)}.{'[0-9a-f]' * 8}.part"):
-        try:
-            lock = os.open(path, _OPEN_FOLDER)
-        except OSError:  # not a folder, or gone
-            continue
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(path, ignore_errors=True)
-        except BlockingIOError as error:
-            found = f"'{target}' is being written by another page4d"
-            raise OutputError(found, "wait for it to end, or choose another folder") from error
-        except OSError:  # no locks here: it may be in use
-            pass
-        finally:
-            os.close(lock)
-
-
-def _create_locked(folder: Path) -> int:
-    """Create a folder; return the descriptor that holds its lock, which ends with the process."""
-    while True:
-        folder.mkdir()
-        lock = os.open(folder, _OPEN_FOLDER)
-        with suppress(OSError):  # some network file systems have no locks
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        if folder.is_dir():
-            return lock
-        os.close(lock)  # another process took the folder for that of a killed one, before it was locked
 
 
 def _move(staged: Path, target: Path) -> None:

@@ -70,17 +70,6 @@ def test_a_folder_that_another_process_wrote_meanwhile_is_kept(tmp_path: Path) -
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_folders_of_killed_processes_are_deleted_and_those_of_running_ones_refuse_others(tmp_path: Path) -> None:
-    target, others = tmp_path / "out[1]", {".out[1].part", ".out[1].old.0123abcd.part", ".out1.0123abcd.part"}
-    for name in {".out[1].0123abcd.part", *others}:
-        write_file(tmp_path / name / "deep" / "file", b"1")
-    with staged_folder(target) as first:
-        assert {path.name for path in tmp_path.iterdir()} == {first.name, *others}
-        with pytest.raises(OutputError, match="is being written by another page4d"), staged_folder(target):
-            pass
-    assert {path.name for path in tmp_path.iterdir()} == {target.name, *others}
-
-
 def test_a_file_system_error_names_the_target(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="cannot write"), staged_folder(tmp_path / "file" / "out"):
