@@ -82,7 +82,11 @@ def read(path: Path, content: dict[str, Any], poses: bool = True) -> Calibration
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Refuse names that cannot be part of a key."""
+    """Refuse names that cannot be part of a key.
+
+    Raises:
+        UsageError: if there are any.
+    """
     for name in names:
         if not re.fullmatch(r"[A-Za-z0-9_ -]+", name):
             raise UsageError(f"{name} has a name that OpenCV YAML cannot hold", "use ⟨format=page4d⟩")

@@ -364,11 +364,12 @@ def check_unchanged(output: Output) -> None:
     """Refuse what was read from an output that another run has begun to replace meanwhile.
 
     Raises:
-        InputError: if the status or the timings of its record are not those of the open output.
+        InputError: if it was complete, and the status or the timings of its record are not those of the open output.
     """
     found = read_run(output.layout)
-    if (found.status, found.timings) != (output.run.status, output.run.timings):
-        raise InputError(f"'{output.layout.folder}' was written anew while it was read", "repeat when that run ended")
+    is_other = (found.status, found.timings) != (output.run.status, output.run.timings)
+    if output.run.status == "complete" and is_other:
+        raise InputError(f"'{output.layout.folder}' was written anew while it was read", "repeat when the other run has ended")
 
 
 def open_output(folder: Output | Path | str, *, allow_incomplete: bool = False) -> Output:

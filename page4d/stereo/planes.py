@@ -40,9 +40,11 @@ _MIN_VARIANCE = 1e-6
 """Added to variances of colors in [0, 1]: the median over instants has as little noise."""
 
 _MAX_SIGMA = 0.4
+"""Largest standard deviation of log depth that counts: pixels of more are near every plane."""
+
 _DEVIATION, _REACH, _MAX_REACH = 2.0, 4.0, 1.5
-"""Robust standard deviations up to which a pixel is of a plane: of its color, and of log depth among the pixels
-within `sigma`, where four are three of all, but in units of `sigma` at most the last number."""
+"""Robust standard deviations up to which a pixel is of a plane: of its color, and of log depth, among the pixels
+nearer than `sigma`; and the largest difference in units of `sigma`."""
 
 _WINDOW = 3
 """Side in px of the windows whose mean colors are compared."""
