@@ -369,7 +369,9 @@ def check_unchanged(output: Output) -> None:
     found = read_run(output.layout)
     is_other = (found.status, found.timings) != (output.run.status, output.run.timings)
     if output.run.status == "complete" and is_other:
-        raise InputError(f"'{output.layout.folder}' was written anew while it was read", "repeat when the other run has ended")
+        raise InputError(
+            f"'{output.layout.folder}' was written anew while it was read", "repeat when the other run has ended"
+        )
 
 
 def open_output(folder: Output | Path | str, *, allow_incomplete: bool = False) -> Output:

@@ -170,18 +170,16 @@ class Assembly:
             self._set_lenses(found)
 
     def _start_from_edges(self) -> None:
-        """Start from the lenses that straight edges show, of other views from their mean focal length."""
+        """Start from the focal lengths that straight edges show, of other views from the mean of whole pictures."""
         found: dict[int, Lens] = {}
         unknown = [view for view, lens in enumerate(self.lenses) if not lens.is_known] if self.edges else []
         for done, view in enumerate(unknown):
             self.progress(done, len(unknown), "detecting: straight edges")
-            if (start := self.edges[view].start(self.lenses[view])) is not None:
+            lens = self.lenses[view]
+            if (start := self.edges[view].start(lens) if lens.is_centered else lens) is not None:
                 found[view] = start
-                if not start.is_centered:
-                    x, y = start.intrinsics[:2, 2]
-                    text = f"{self.names[view]} was cropped off its centre, as straight edges show"
-                    self.notes.append(f"{text}: its principal point is estimated at ({x:.0f}, {y:.0f}) px")
-        relative = [lens.focal / max(lens.image_size) for lens in found.values()]
+        whole = [lens for lens in found.values() if lens.is_centered] or [*found.values()]
+        relative = [lens.focal / max(lens.image_size) for lens in whole]
         for view in unknown if found else ():
             lens = self.lenses[view]
             others = lens.with_focal(max(lens.image_size) * float(np.mean(relative)))

@@ -1,14 +1,17 @@
 """Checks of an assembled rig: cameras that its evidence does not confirm are refused, with a reason."""
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 
+from page4d.errors import listed
 from page4d.options import in_options
 from page4d.rig.adjust import RESIDUAL_LIMIT, Adjustment
 from page4d.rig.assembly import FOCAL_LIMIT, UNFIT, Assembly
 from page4d.rig.epipolar import pose_of
 from page4d.rig.graph import main_parts, views_in_loops
 from page4d.rig.people.pose import MIN_FIT
-from page4d.rig.records import Evidence, rotation_angle_deg
+from page4d.rig.records import Evidence, Lens, rotation_angle_deg
 
 _TURN_LIMITS_DEG = (2.0, 3.5)
 """Standard deviations of a rotation from evidence that are reported, and beyond which a camera is not placed. Whole
@@ -25,6 +28,34 @@ _PAIR_LIMIT_DEG = 6.0
 _OWN_FOCAL_LIMIT = 0.03
 """Relative standard deviation of a focal length from texture alone, and its change in the last round, beyond which
 cameras are not placed."""
+
+
+def confirmed_rig(make: Callable[[list[Lens]], Assembly], lenses: Sequence[Lens]) -> Assembly:
+    """Run an assembly, and refuse what its evidence does not confirm.
+
+    Where views are left that may have been cropped, as their edges show, their principal points count if they place
+    more views.
+    """
+    rig = _run(make([*lenses]))
+    unknown = [view for view, lens in enumerate(lenses) if not lens.is_known and rig.edges]
+    found = {view: rig.edges[view].crop(lenses[view]) for view in unknown}
+    crops = {view: lens for view, lens in found.items() if lens is not None}
+    names = listed([rig.names[view] for view in crops])
+    if crops and len(rig.cameras()) < len(lenses):
+        cropped = _run(make([crops.get(view, lens) for view, lens in enumerate(lenses)]))
+        if len(cropped.cameras()) > len(rig.cameras()):
+            cropped.notes.append(f"{names}: principal points are those of cropped pictures, as straight edges show")
+            return cropped
+    if crops:
+        text = f"straight edges in {names} are not orthogonal, or the videos were cropped off their centres"
+        rig.notes.append(f"{text}: then give ⟨intrinsics⟩, or the whole videos")
+    return rig
+
+
+def _run(rig: Assembly) -> Assembly:
+    rig.run()
+    refuse_unconfirmed(rig)
+    return rig
 
 
 def refuse_unconfirmed(rig: Assembly) -> None:

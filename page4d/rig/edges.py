@@ -62,6 +62,8 @@ _CENTERS = np.array([*product((-0.16, -0.08, 0.0, 0.08, 0.16), repeat=2)])
 """Offsets of the principal point in long sides at which the directions of a cropped picture are sought."""
 
 _MAX_EVALUATIONS = 50
+"""Steps to a principal point, at most: where it is not determined they do not end."""
+
 _NUM_STARTS, _MIN_START_GAIN = 4, 1.01
 """Results of this search that are refined, if the best has at least this ratio to that at the centre."""
 
@@ -144,21 +146,24 @@ class ViewEdges:
         return straight_segments(np.median(pictures, axis=0).astype(np.uint8), inside) / scale
 
     def start(self, lens: Lens) -> Lens | None:
-        """Return an unknown lens through which most edges are along three directions, if few are through others.
-
-        Its principal point is the centre of the picture, unless edges show that the picture was cropped.
-        """
+        """Return the lens of a focal length at which most edges are along three directions, if few are at others."""
         ends, side = self._ends(lens), max(lens.image_size)
         if len(ends) < MIN_SEGMENTS:
             return None
-        if (cropped := _cropped(ends, lens)) is not None:
-            return cropped
         matrices = [lens.with_focal(factor * side) for factor in FOCALS]
         scores = np.array([_sampled(ends[:_FEW_SEGMENTS], matrix, lens)[1].max() for matrix in matrices])
         best = int(scores.argmax())
         far = np.abs(np.log(FOCALS / FOCALS[best])) > _FAR
         is_peak = 0 < best < len(FOCALS) - 1 and scores[best] >= max(MIN_SCORE, MIN_PEAK * float(scores[far].max()))
         return replace(lens, intrinsics=matrices[best]) if is_peak else None
+
+    def crop(self, lens: Lens) -> Lens | None:
+        """Return an unknown lens with another principal point through which more edges are along three directions.
+
+        The picture may have been cropped. Edges along others, as of a slanted wall, show one, too.
+        """
+        ends = self._ends(lens)
+        return None if len(ends) < MIN_SEGMENTS else _cropped(ends, lens)
 
     def directions(self, lens: Lens) -> Directions | None:
         """Return the directions along which most edges are through a lens; None if too few are."""
@@ -280,7 +285,8 @@ def _scores(
 class _Fit:
     """Three directions of N edges: `slope` [N, F] are derivatives of their errors, of this `variance`.
 
-    F are the rotation vector, the log focal length unless the lens is known, and the principal point in long sides.
+    F are the rotation vector, the log focal length unless the lens is known, and the principal point in long sides if
+    it is sought.
     """
 
     score: float = 0.0
@@ -309,7 +315,10 @@ class _Fit:
 def _refined(
     ends: Float[Array, "N 2 2"], lens: Lens, start: Float[Array, "3 3"], *, finds_center: bool = False
 ) -> list[_Fit]:
-    """Return directions next to a rotation, with the focal length of an unknown lens, by both kinds of rounds."""
+    """Return directions next to a rotation, with the focal length of an unknown lens, by both kinds of rounds.
+
+    With `finds_center` also with its principal point.
+    """
     return [_refined_by(scales, ends, lens, start, finds_center) for scales in _SCALES]
 
 
@@ -335,7 +344,12 @@ def _refined_by(
             return np.asarray(_errors(ends[rows], *at(values))[np.arange(len(rows)), columns])
 
         found = least_squares(
-            error, values, loss="soft_l1", f_scale=tolerance / 5, x_scale=0.01, max_nfev=_MAX_EVALUATIONS
+            error,
+            values,
+            loss="soft_l1",
+            f_scale=tolerance / 5,
+            x_scale=0.01,
+            max_nfev=_MAX_EVALUATIONS if finds_center else None,
         )
         values = found.x
     matrix, rotation = at(values)
@@ -370,8 +384,9 @@ def _cropped(ends: Float[Array, "N 2 2"], lens: Lens) -> Lens | None:
         return None
     rival = max(fit.score for _, start, rotation in centered for fit in _refined(ends, start, rotation))
     offset = (best.intrinsics[:2, 2] - lens.intrinsics[:2, 2]) / side
-    covariance = best.variance * np.linalg.pinv(best.slope.T @ best.slope)[4:, 4:]
-    is_clear = offset @ np.linalg.solve(covariance, offset) > _MIN_OFFSET_SIGMA**2
+    full = best.slope.T @ best.slope / best.variance
+    information = full[4:, 4:] - full[4:, :4] @ np.linalg.pinv(full[:4, :4]) @ full[:4, 4:]
+    is_clear = offset @ information @ offset > _MIN_OFFSET_SIGMA**2
     is_possible = (
         FOCALS[0] < best.intrinsics[0, 0] / side < FOCALS[-1] and MIN_OFFSET < np.linalg.norm(offset) < _MAX_OFFSET
     )

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from page4d.errors import Level, Notice, listed
 from page4d.options import in_options
 from page4d.output.rig_record import PairRecord, PlacedRecord, RegistrationRecord
 from page4d.rig.assembly import Assembly, in_world
-from page4d.rig.checks import refuse_unconfirmed
+from page4d.rig.checks import confirmed_rig
 from page4d.rig.evidence import PixelEvidence
 from page4d.rig.people.model import POSE_MODEL, is_fetched
 from page4d.rig.people_clocks import late_views
@@ -69,10 +70,10 @@ def assembled(evidence: PixelEvidence) -> Assembly:
     people = evidence.people if uses_people else None
     detected = time.perf_counter()
     textures = evidence.textures if settings.register in (Registration.AUTO, Registration.TEXTURE) else ()
-    assembly = Assembly(
+    make = partial(
+        Assembly,
         names=evidence.scene.view_names,
         known={place: view.camera for place, view in enumerate(evidence.scene.views) if view.camera is not None},
-        lenses=list(evidence.lenses),
         people=people,
         texture=textures,
         texture_alone=settings.register is Registration.TEXTURE,
@@ -81,8 +82,7 @@ def assembled(evidence: PixelEvidence) -> Assembly:
         seed=settings.seed,
         progress=evidence.progress,
     )
-    assembly.run()
-    refuse_unconfirmed(assembly)
+    assembly = confirmed_rig(lambda lenses: make(lenses=lenses), evidence.lenses)
     _note_clocks(assembly, evidence)
     extraction = {kind: seconds for source in textures for kind, seconds in source.seconds.items()}
     duration = time.perf_counter() - detected - sum(extraction.values())

@@ -13,7 +13,7 @@ import pytest
 from page4d.rig import checks
 from page4d.rig.adjust import Adjustment
 from page4d.rig.assembly import Assembly
-from page4d.rig.checks import refuse_unconfirmed
+from page4d.rig.checks import confirmed_rig, refuse_unconfirmed
 from page4d.rig.epipolar import pixels_of, undistorted_pixels
 from page4d.rig.graph import Placement
 from page4d.rig.records import (
@@ -44,10 +44,8 @@ def assembled(
 ) -> Assembly:
     """Register views a, b, c ... of `WORLD`, from people alone by default."""
     options = {"num_instants": WORLD.num_instants} | options
-    assembly = Assembly(names=tuple(ascii_lowercase[: len(lenses)]), lenses=list(lenses), people=people, **options)
-    assembly.run()
-    refuse_unconfirmed(assembly)
-    return assembly
+    names = tuple(ascii_lowercase[: len(lenses)])
+    return confirmed_rig(lambda lenses: Assembly(names=names, lenses=lenses, people=people, **options), lenses)
 
 
 def of_texture(views: tuple[int, int], turn_deg: float = 0.0, **changes: Any) -> PairPose:

@@ -59,7 +59,6 @@ def test_a_room_shows_rotation_and_focal_length(seed: int):
     edges = room(rotation, true)
     start = edges.start(lens())
     assert start is not None
-    assert start.is_centered
     assert start.focal == pytest.approx(true.focal, rel=0.06)
     found = edges.directions(start)
     assert found is not None
@@ -104,10 +103,10 @@ def test_edges_show_the_principal_point_of_a_cropped_picture(
 ):
     rotation = exp_rotation(np.array([0.3, 0.5, 0.1]))
     matrix = lens(1700.0).intrinsics + np.pad(np.array(offset)[:, None] * max(SIZE), ((0, 1), (2, 0)))
-    start = room(rotation, replace(lens(), intrinsics=matrix), counts).start(lens())
-    assert start is None or start.is_centered != is_cropped
-    if is_cropped:
-        np.testing.assert_allclose(start.intrinsics[:2], matrix[:2], atol=0.02 * max(SIZE))
+    found = room(rotation, replace(lens(), intrinsics=matrix), counts).crop(lens())
+    assert (found is not None) == is_cropped
+    if found is not None:
+        np.testing.assert_allclose(found.intrinsics[:2], matrix[:2], atol=0.02 * max(SIZE))
 
 
 def test_other_directions_that_explain_as_many_edges_are_rivals():
@@ -196,7 +195,7 @@ def test_edges_correct_cameras_from_people_and_their_focal_lengths():
 
 
 def test_a_cropped_view_is_placed_by_its_principal_point():
-    """A fifth of the pictures of a view is missing on the left; without edges it turns the view."""
+    """A fifth of the pictures of a view is missing on the left: with a centred one it is not placed."""
     center = RIG.lenses[1].intrinsics[:2, 2]
     height, width = RIG.lenses[1].image_size
     size, shift = (height, int(0.8 * width)), np.array([0.2 * width, 0.0])
@@ -210,7 +209,18 @@ def test_a_cropped_view_is_placed_by_its_principal_point():
     found = assembled(people, [UNKNOWN[0], unknown, UNKNOWN[2]], num_instants=RIG.num_instants, edges=edges)
     assert max(turns(found, (0, 1, 2))) < 1.0
     assert found.lenses[1].intrinsics[0, 2] == pytest.approx(center[0] - shift[0], abs=0.02 * width)
-    assert found.notes[0].startswith("b was cropped off its centre")
+    assert found.notes[0].startswith("b: principal points are those of cropped pictures")
+
+
+def test_a_principal_point_that_places_no_more_views_does_not_count(monkeypatch: pytest.MonkeyPatch):
+    """Edges along oblique directions show one that is wrong."""
+    shift = np.pad([[0.2 * max(SIZE)], [0.0]], ((0, 1), (2, 0)))
+    monkeypatch.setattr(ViewEdges, "crop", lambda _, one: replace(one, intrinsics=one.intrinsics + shift))
+    edges = [room(pose[:3, :3] @ AXES, true) for pose, true in zip(RIG.world_to_camera, RIG.lenses, strict=True)]
+    found = assembled(RIG.people, UNKNOWN, num_instants=RIG.num_instants, edges=edges)
+    assert all(lens.is_centered for lens in found.lenses)
+    assert max(turns(found, (0, 1, 2))) < 0.5
+    assert found.notes[-1].startswith("straight edges in a, b, c are not orthogonal, or")
 
 
 def test_two_views_of_unknown_focal_lengths_are_placed_with_edges():
