@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from page4d.errors import Level, Notice, human_size
 from page4d_cli import console
-from page4d_cli.stopping import raise_lost_stop
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -76,8 +75,7 @@ class ProgressDisplay:
         self._print_line()
 
     def update(self, done: int, total: int) -> None:
-        """Show the work done so far; end it if a library swallowed the exception of a signal, as that of USD does."""
-        raise_lost_stop()
+        """Show the work done so far."""
         self._stage = ""
         if self._task.total is None:
             self._task.completed = done

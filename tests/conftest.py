@@ -80,13 +80,9 @@ def few_steps() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _separate_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep measurements out of the user's cache, and keep them, the pictures and the videos of previews small.
-
-    Runs leave the heap as it is: to return it after every chunk takes as long as some chunks.
-    """
+    """Keep measurements out of the user's cache, and keep them, the pictures and the videos of previews small."""
     from page4d.output.preview import cloud
     from page4d.run import memory as network_cost
-    from page4d.run import run
 
     with pytest.MonkeyPatch.context() as patched:
         # Processes of pytest-xdist share the folder above their own, and so the measurements.
@@ -94,7 +90,6 @@ def _separate_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"
         patched.setitem(os.environ, "XDG_CACHE_HOME", str(folder))
         patched.setattr(network_cost, "_COUNTING_OVERHEAD_S", 0.0)
-        patched.setattr(run, "trim_heap", lambda: None)
         patched.setattr(cloud, "NUM_FRAMES", 4)
         patched.setattr(cloud, "SUPERSAMPLING", 1)
         yield
