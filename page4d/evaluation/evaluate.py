@@ -21,7 +21,7 @@ from page4d.evaluation.record import CameraReport, Evaluation, MatchRecord
 from page4d.evaluation.scores import align_depth
 from page4d.keywords import EvaluateKeywords
 from page4d.options import DEFAULT_ALIGNMENTS, EvaluationSettings, in_options, split_options
-from page4d.output.reader import Output, check_unchanged
+from page4d.output.reader import Output, check_not_replaced
 
 _PASSES = 4
 """Number of passes over the frames: alignments, depth errors, points and masks; velocities are another."""
@@ -92,7 +92,7 @@ def measure(
         tracks=tracks,
         notes=(),
     )
-    check_unchanged(comparison.output)
+    check_not_replaced(comparison.output)
     return replace(evaluation, notes=notes(comparison, evaluation))
 
 

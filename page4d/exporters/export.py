@@ -25,7 +25,7 @@ from page4d.io.json_records import FileModel, read_model
 from page4d.keywords import ExportKeywords
 from page4d.options import ExportSettings, in_options, split_options
 from page4d.output.pictures import Pictures, open_pictures
-from page4d.output.reader import Output, check_unchanged, open_output
+from page4d.output.reader import Output, check_not_replaced, open_output
 
 RECORD_NAME = "export.json"
 
@@ -238,7 +238,7 @@ def run_export(
     job = replace(job, advance=advance)
     with staged_folder(folder, replace=overwrite) as staged:
         written = job.format.code.write(job, staged)
-        check_unchanged(job.output)
+        check_not_replaced(job.output)
         files = [path for path in staged.rglob("*") if path.is_file()]
         record = export_record(job, written, len(files), sum(path.stat().st_size for path in files))
         write_json(staged / RECORD_NAME, record.model_dump(mode="json"))

@@ -360,7 +360,7 @@ class Output:
         return {}
 
 
-def check_unchanged(output: Output) -> None:
+def check_not_replaced(output: Output) -> None:
     """Refuse what was read from an output that another run has begun to replace meanwhile.
 
     Raises:

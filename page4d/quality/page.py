@@ -17,7 +17,7 @@ from page4d.errors import counted, number_text, percent_text
 from page4d.formats.maps import encode_image
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
 from page4d.options import in_options
-from page4d.output.reader import Output, check_unchanged, open_output
+from page4d.output.reader import Output, check_not_replaced, open_output
 from page4d.plotting.canvas import DEPTH_MAP, ERROR_MAP, NO_VALUE, Color, colored
 from page4d.quality.grade import grade, overall_quality
 from page4d.quality.measure import MAX_INSTANTS, ComparedFrame, Example, Step, Verdict, measure
@@ -54,7 +54,7 @@ def inspect(
     """As `report`, with the frames for its page; `progress` receives the instants done and in total."""
     output = open_output(out)
     measured = measure(output, None if scene is None else str(scene), progress, max_instants)
-    check_unchanged(output)
+    check_not_replaced(output)
     overall = overall_quality(measured, output.run)
     content = QualityReport(
         out=str(output.layout.folder),

@@ -98,7 +98,7 @@ def _check_options(port: int | None, no_browser: bool, html: Path | None, overwr
 
 
 def _write_page(content: "ViewerContent", thumbnails: "Thumbnails | None", file: Path, *, quiet: bool) -> None:
-    from page4d.output.reader import check_unchanged
+    from page4d.output.reader import check_not_replaced
     from page4d.viewer.recording import check_size, record_page
 
     check_size(content, with_pictures=thumbnails is not None)
@@ -108,7 +108,7 @@ def _write_page(content: "ViewerContent", thumbnails: "Thumbnails | None", file:
                 progress.update(number, thumbnails.total)
     with displayed_progress("record", count("instant"), quiet=quiet) as progress:
         page = record_page(content, thumbnails, progress.update)
-    check_unchanged(content.output)
+    check_not_replaced(content.output)
     written = write_bytes_atomic(file, page)
     if not quiet:
         size = human_size(written.num_bytes)
