@@ -99,7 +99,7 @@ def test_a_wheel_has_all_samples_and_the_licence_of_each():
 
 @pytest.mark.parametrize("sample", Sample)
 def test_the_demo_reconstructs_a_sample(sample, tmp_path, monkeypatch, capsys):
-    smallest = {"long_side": 28, "preview": False, "check_calibration": False, "register": "network"}
+    smallest = {"long_side": 28, "preview": False, "check_calibration": False}
     network = {"network__untrained": True, "network__preset": "mv-tiny", "scene__frames": (0, 2)}
     small = partial(reconstruct, **network, **{f"settings__{name}": value for name, value in smallest.items()})
     monkeypatch.setattr(demo, "reconstruct", small)

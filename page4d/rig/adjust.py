@@ -257,8 +257,7 @@ _HELD_CALIBRATED, _HELD_ASSUMED, _HELD_CROPPED = (0.02, 0.005), (0.05, 0.02), (0
 of the principal point in long sides along both axes, of calibrated lenses, of others, and of pictures that were
 cropped. With 0.001, errors of rotations of `caliscope_a` are four times the stated ones; docs/validation.md has
 those with these values. Of 12 calibrated lenses principal points are 0.2 to 2.7 % off the centre, 1.4 % in the root
-mean square; those that edges show of 16 cropped pictures are wrong by 2.8 % in the
-median."""
+mean square; those that edges show of 16 cropped pictures are wrong by 2.8 % in the median."""
 
 _PARTS = np.array([0] * 11 + [1, 2] * 6 + [3, 4] * 5)
 """Parts of the body of all joints, whose errors are biased together: head, arms and legs."""

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from page4d.geometry.camera import Cameras, camera_rays, resize_intrinsics
 from page4d.geometry.statistics import MAD_TO_STD
+from page4d.geometry.transforms import move_origin
 from page4d.geometry.warp import compared_views, ray_warp, sample, window_means
 from page4d.networks.layers.execution import on_threads
 from page4d.stereo.sweep import Windows, correlate, usable_rates
@@ -103,7 +104,9 @@ def move_onto_planes(
     Source: Gallup et al. (2010), "Piecewise Planar and Non-Planar Stereo for Urban Scene Reconstruction", planes of
     depth maps by RANSAC, with photo-consistency for labels; here planes are fitted to the pictures, too.
     """
-    cameras = _centered(cameras)
+    # Far from the origin single precision is not enough.
+    origin = cameras.centers.mean(dim=0)
+    cameras = replace(cameras, world_to_camera=move_origin(cameras.world_to_camera, origin))
     sigma, size = sigma.clamp(max=_MAX_SIGMA), (log_depth.shape[1], log_depth.shape[2])
     step = max(1, max(size) // _LONG_SIDE_PX)
     part = (slice(None), *(slice(step // 2, side // step * step, step) for side in size))
@@ -128,14 +131,6 @@ def move_onto_planes(
                 moved[view] = torch.where(own, pixels.log_depth + change, moved[view])
                 least = torch.where(own, cost, least)
     return moved
-
-
-def _centered(cameras: Cameras) -> Cameras:
-    """Return cameras with the mean of their centers as origin: far from it single precision is not enough."""
-    pose = cameras.world_to_camera.clone()
-    center = cameras.camera_to_world[:, :3, 3].mean(dim=0)
-    pose[:, :3, 3] += pose[:, :3, :3] @ center
-    return replace(cameras, world_to_camera=pose)
 
 
 def _fitted_planes(

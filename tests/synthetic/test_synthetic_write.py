@@ -185,7 +185,7 @@ def test_a_mount_point_is_refused_before_the_work(capture, tmp_path, monkeypatch
 )
 @pytest.mark.parametrize("at", [1, 4])
 def test_a_capture_that_cannot_be_finished_leaves_an_empty_folder(error, expected, at, tmp_path, monkeypatch):
-    capture = SyntheticCapture(num_views=1, num_times=4, image_size=(24, 32))
+    capture = SyntheticCapture(num_views=2, num_times=2, image_size=(24, 32))
     real, calls, folder = write._write_png, [], tmp_path / "out"
     folder.mkdir()
 
