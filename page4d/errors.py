@@ -92,11 +92,13 @@ class BatchError(Page4DError):
 
 
 class InterruptedRunError(Page4DError):
-    """A run stopped by a signal, after its current file was completed."""
+    """Work stopped by a signal: of a run after its current file was completed."""
 
     exit_code = 130
 
-    def __init__(self, message: str, hint: str = "", signal_number: int = 2) -> None:
+    def __init__(
+        self, message: str = "interrupted", hint: str = "repeat the command", signal_number: int = 2
+    ) -> None:
         super().__init__(message, hint)
         self.exit_code = 128 + signal_number
 

@@ -14,7 +14,7 @@ def start() -> None:
     try:
         from page4d_cli.app import main
     except KeyboardInterrupt:
-        os.write(2, b"error: interrupted\n")
+        os.write(2, b"error: interrupted\nhint:  repeat the command\n")
         sys.exit(130)
     try:
         main()

@@ -66,7 +66,7 @@ def _describe(error: BaseException, stop: StopRequest, arguments: Sequence[str])
             return _in_options(known)
         if isinstance(error, KeyboardInterrupt | Stopped) or stop.number is not None:
             # Also where a library has replaced the exception of the signal by its own.
-            return "interrupted", "", 128 + (stop.number or signal.SIGINT)
+            return _in_options(InterruptedRunError(signal_number=stop.number or signal.SIGINT))
         return _describe_bug(error, arguments) if known is None else _in_options(known)
     except MemoryError:
         return _NO_MEMORY
@@ -120,6 +120,6 @@ def main() -> None:
         code = run(sys.argv[1:])
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback while Python shuts down
     except KeyboardInterrupt:
-        _write_plainly("error: interrupted\n")
+        _write_plainly("error: interrupted\nhint:  repeat the command\n")
         code = 130
     sys.exit(code)

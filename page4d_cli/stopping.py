@@ -57,7 +57,7 @@ def stops_cleanly() -> Iterator[StopRequest]:
     except (Stopped, Exception) as error:
         if request.number is None or isinstance(error, InterruptedRunError):
             raise
-        raise InterruptedRunError("interrupted", "", request.number) from error
+        raise InterruptedRunError(signal_number=request.number) from error
 
 
 @contextmanager

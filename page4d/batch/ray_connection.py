@@ -74,7 +74,7 @@ def joined_cluster(address: str, notify: Notify) -> Iterator[Any]:
         with deferred_signals():  # Ray replaces the handler of SIGTERM by one that raises SystemExit
             ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
     except SystemExit as end:
-        raise InterruptedRunError("interrupted", "", signal.SIGTERM) from end
+        raise InterruptedRunError(signal_number=signal.SIGTERM) from end
     except (Stopped, InterruptedRunError, KeyboardInterrupt):  # a deferred signal
         ray.shutdown()
         raise

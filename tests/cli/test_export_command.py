@@ -436,7 +436,7 @@ class TestPromises:
             assert export.process.is_alive()
             time.sleep(0.02)
         code, _, err = export.ended(2)
-        assert (code, err) == (130, "error: interrupted\n")
+        assert (code, err) == (130, "error: interrupted\nhint:  repeat the command\n")
         assert not list(folder.iterdir())
 
     def test_options_reach_the_export(self, export, tmp_path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from page4d.installation import install_command
 from page4d.options import parse_instants
 from page4d_cli.commands import view as command
+from tests.cli.test_process_edge import INTERRUPTED
 from tests.exporters.capture import Capture, make_capture
 from tests.forks import command as command_line
 from tests.forks import forked
@@ -130,7 +131,7 @@ def test_a_page_that_is_too_large_is_refused(cli, folder, tmp_path, monkeypatch)
 
 @pytest.mark.parametrize(
     ("number", "code", "last"),
-    [(signal.SIGINT, 0, "the viewer has ended"), (signal.SIGTERM, 143, "error: interrupted")],
+    [(signal.SIGINT, 0, ["the viewer has ended"]), (signal.SIGTERM, 143, INTERRUPTED)],
 )
 @pytest.mark.usefixtures("viser")
 def test_an_interrupt_ends_the_viewer(folder, tmp_path, number, code, last):
@@ -148,7 +149,7 @@ def test_an_interrupt_ends_the_viewer(folder, tmp_path, number, code, last):
     assert lines[0] == f"warning: port {port} is in use; the viewer is at port {address.rpartition(':')[2]}"
     assert lines[1] == "Ctrl-C ends the viewer"
     assert "ssh -L" in lines[2]
-    assert lines[3:] == [last]
+    assert lines[3:] == last
 
 
 @pytest.mark.parametrize(
