@@ -107,7 +107,7 @@ def test_a_dry_run_prints_a_configuration_for_the_next_run(cli, tmp_path):
         (("--until-samples", 1, "--config", "missing.json"), 3, "'missing.json' cannot be read"),
         (("--until-samples", 1, "--data", "missing"), 3, "truth 'missing' does not exist"),
         (("--until-samples", 1, "--weights", "missing.safetensors"), 4, "missing"),
-        (("--resume",), 3, "there is no checkpoint"),
+        (("--resume",), 3, "give the folder of a run, or leave out --resume"),
         (("--resume", "--seed", 1), 2, "a run that is continued keeps its configuration"),
         (("--resume", "--preset", "tiny"), 2, "a run that is continued keeps its configuration"),
         (("--preset", "tiny", "--config", "c.json"), 2, "--preset and --config contradict each other"),
@@ -120,6 +120,7 @@ def test_a_mistake_is_reported_in_two_lines(cli, tmp_path, monkeypatch, argument
     assert ended.code == code, ended.err
     lines = ended.err.strip().splitlines()
     assert lines[0].startswith("error: ")
-    assert found in lines[0]
+    assert found in ended.err
     assert lines[1].startswith("hint:  ")
     assert len(lines) == 2
+    assert "--resume" not in arguments or not (tmp_path / "run").exists()

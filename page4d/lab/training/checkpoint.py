@@ -69,11 +69,9 @@ class Checkpoint:
         """Read what `write_checkpoint` wrote, into memory of the CPU.
 
         Raises:
-            InputError: if the file is missing, damaged or of another kind.
+            InputError: if the file is damaged or of another kind.
         """
         hint = f"give the folder of a run of page4d {cls.COMMAND}"
-        if not path.is_file():
-            raise InputError(f"there is no checkpoint '{path}'", hint)
         try:
             content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         except (OSError, UnpicklingError, *_DAMAGED) as error:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
 from page4d.choices import Precision
-from page4d.errors import InterruptedRunError, MemoryBudgetError, UsageError, counted
+from page4d.errors import InputError, InterruptedRunError, MemoryBudgetError, UsageError, counted
 from page4d.io.atomic import claim_output, write_bytes_atomic
 from page4d.io.json_records import config_to_json
 from page4d.lab.training.checkpoint import AnyCheckpoint, RunFolder, RunState, write_checkpoint
@@ -352,9 +352,14 @@ def open_session(request: RunRequest, observer: TrainObserver, stop: Callable[[]
 
     Raises:
         UsageError: if the folder holds a run that is not to be resumed.
+        InputError: if there is no run to resume.
         OutputError: if another run writes to the folder.
     """
     device, folder = local_device(choose_device(request.device)), RunFolder(request.out)
+    if request.resume and not folder.checkpoint.exists():
+        raise InputError(
+            f"there is no checkpoint '{folder.checkpoint}'", "give the folder of a run, or leave out ⟨resume=True⟩"
+        )
     with ExitStack() as stack:
         torch.set_flush_denormal(True)  # gradients contain many; a CPU takes about 40 times as long for each
         stack.callback(torch.set_flush_denormal, False)
@@ -375,7 +380,7 @@ def find_resumed(
 
     Raises:
         UsageError: if the run has reached its end.
-        InputError: if there is no checkpoint.
+        InputError: if the checkpoint is damaged.
     """
     stored = kind.read(folder.checkpoint)
     budget = requested(stored) or stored.budget
