@@ -10,13 +10,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from page4d.errors import OutputError
 from page4d.evaluation.comparison import Comparison, FramePair, true_camera
 from page4d.evaluation.points import predicted_cloud, true_cloud
 from page4d.evaluation.record import ConfidenceReport, DepthReport, Evaluation
 from page4d.evaluation.scores import DepthFit
 from page4d.formats.maps import to_numpy, write_png
-from page4d.io.atomic import check_folder
+from page4d.io.atomic import check_file, check_folder
 from page4d.output.preview.cloud import bulk, centers_of, looking_along
 from page4d.output.record import TransformRecord
 from page4d.plotting.canvas import FAINT, INK, NO_VALUE, PREDICTED_POINTS, TRUE_POINTS, view_color
@@ -54,14 +53,12 @@ def check_plots(folder: Path, *, overwrite: bool) -> None:
     """Check that plots can be written to a folder.
 
     Raises:
-        OutputError: if it cannot be written, or contains plots and `overwrite` is False.
+        UsageError: if it contains plots and `overwrite` is False.
+        OutputError: if it cannot be written.
     """
     check_folder(folder)
-    existing = [name for name in FILES if (folder / name).exists()]
-    if existing and not overwrite:
-        raise OutputError(
-            f"'{folder / existing[0]}' already exists", "choose another folder, or pass ⟨overwrite=True⟩"
-        )
+    for name in FILES:
+        check_file(folder / name, overwrite=overwrite)
 
 
 def draw_plots(comparison: Comparison, evaluation: Evaluation) -> dict[str, Picture]:

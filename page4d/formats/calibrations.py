@@ -261,9 +261,7 @@ def check_calibration_target(
     if not row.suffix:
         check_replaceable(path, row.patterns[0], overwrite=overwrite)
         return
-    check_file(path)
-    if path.exists() and not overwrite:
-        raise UsageError(f"'{path}' exists", "use ⟨overwrite=True⟩ or another name")
+    check_file(path, overwrite=overwrite)
 
 
 def write_calibration(

@@ -271,10 +271,11 @@ def check_file(path: Path, *, overwrite: bool = True) -> None:
     """Refuse an output file that cannot be created or replaced, without creating it.
 
     Raises:
-        OutputError: naming the reason, which is that the file exists if `overwrite` is False.
+        UsageError: if the file exists and `overwrite` is False.
+        OutputError: if it cannot be created, naming the reason.
     """
     if not overwrite and (path.exists() or path.is_symlink()) and not path.is_dir():
-        raise OutputError(f"'{path}' already exists", "choose another name, or pass ⟨overwrite=True⟩")
+        raise UsageError(f"'{path}' already exists", "choose another name, or pass ⟨overwrite=True⟩")
     with output_errors(path):
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, "a folder is in the way")

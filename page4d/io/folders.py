@@ -80,10 +80,10 @@ def is_occupied(folder: Path) -> bool:
     return folder.is_dir() and any(folder.iterdir())
 
 
-def check_replaceable(folder: Path, record_name: str, *, overwrite: bool) -> None:
+def check_replaceable(folder: Path, record_name: str = "", *, overwrite: bool = False) -> None:
     """Refuse a folder that cannot be written, or holds what would be lost.
 
-    Only a folder with a record of this name, which a former export wrote, is replaced.
+    Only a folder with a record of this name, which a former export wrote, is replaced; none without a name.
 
     Raises:
         UsageError: if it is not empty, and `overwrite` is not given or the files are not of an export.
@@ -94,7 +94,8 @@ def check_replaceable(folder: Path, record_name: str, *, overwrite: bool) -> Non
     if not is_occupied(folder):
         return
     if not overwrite:
-        raise UsageError(f"'{folder}' is not empty", "use ⟨overwrite=True⟩ or another folder")
+        way = "use ⟨overwrite=True⟩ or another folder" if record_name else "choose an empty folder"
+        raise UsageError(f"'{folder}' is not empty", way)
     if not (folder / record_name).is_file():
         raise UsageError(f"'{folder}' holds files that page4d did not write", "use another folder, or move them")
 

@@ -42,8 +42,8 @@ def check_page_file(output: Output, file: Path, *, overwrite: bool) -> None:
     """Refuse a file that cannot be written, or whose writing would lose something.
 
     Raises:
-        UsageError: if it lies in the folder of the run.
-        OutputError: if it exists and `overwrite` is not given, or cannot be written.
+        UsageError: if it lies in the folder of the run, or exists and `overwrite` is not given.
+        OutputError: if it cannot be written.
     """
     if real_path(file).is_relative_to(real_path(output.layout.folder)):
         raise UsageError(f"'{file}' is in the folder of the run", "choose a file outside it")

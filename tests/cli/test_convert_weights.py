@@ -90,7 +90,7 @@ def test_existing_files_are_replaced_with_overwrite_only(source, tmp_path, conve
     out.write_bytes(b"mine")
     ended = convert(source)
     assert (ended.code, ended.err) == (
-        5,
+        2,
         f"error: '{out}' already exists\nhint:  choose another name, or pass --overwrite\n",
     )
     assert out.read_bytes() == b"mine"

@@ -92,7 +92,7 @@ def test_plots_are_replaced_only_with_overwrite_and_are_reproducible_byte_for_by
 ) -> None:
     (tmp_path / "sparsification.png").write_bytes(b"mine")
     refused = evaluate(*PLOTTED, "--plots", tmp_path)
-    assert (refused.code, refused.out) == (5, "")
+    assert (refused.code, refused.out) == (2, "")
     assert f"'{tmp_path / 'sparsification.png'}' already exists" in refused.err
     assert (tmp_path / "sparsification.png").read_bytes() == b"mine"
     replaced = evaluate(*PLOTTED, "--plots", tmp_path, "--overwrite", "--quiet")

@@ -46,7 +46,7 @@ def test_a_page_is_written_and_kept(cli, capture, folder, tmp_path):
     before = file.read_bytes()
     ended = cli("view", folder, "--html", file)
     assert (ended.code, ended.err) == (
-        5,
+        2,
         f"error: '{file}' already exists\nhint:  choose another name, or pass --overwrite\n",
     )
     assert file.read_bytes() == before

@@ -165,7 +165,7 @@ def test_written_captures_are_read_back_as_equal_scenes(options, tmp_path):
 
 def test_a_folder_that_is_not_empty_is_refused(capture, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(OutputError, match=r"is not empty: it contains 'notes\.txt\'"):
+    with pytest.raises(UsageError, match="is not empty"):
         write_capture(capture, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
     with pytest.raises(OutputError, match="a part of the path is a file"):

@@ -167,7 +167,7 @@ def test_unusable_outputs_are_refused(tmp_path, monkeypatch):
     given = checkpoint("vggt_c")
     source = given.save(tmp_path)
     conversion = plan_conversion([source], ConvertSettings(configs=given.configs))
-    with pytest.raises(OutputError, match="already exists"):
+    with pytest.raises(UsageError, match="already exists"):
         check_output(source)
     with pytest.raises(UsageError, match="is one of the sources"):
         check_output(source, conversion, overwrite=True)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from fractions import Fraction
 from pathlib import Path
@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from page4d.conventions import METRIC_DEPTH_SCALE, PIXEL_CENTER
-from page4d.errors import OutputError, UsageError
+from page4d.errors import UsageError
 from page4d.formats.maps import encode_image, quantize_depth, quantize_velocity
 from page4d.formats.tracks import write_tracks
 from page4d.formats.video import VideoFile
-from page4d.io.atomic import check_folder, output_errors
-from page4d.io.folders import new_file, staged_folder
+from page4d.io.atomic import output_errors
+from page4d.io.folders import check_replaceable, new_file, staged_folder
 from page4d.lab.synthetic.capture import SyntheticCapture, quantize
 from page4d.lab.synthetic.truth import (
     MOTION_DEFINITION,
@@ -57,14 +57,14 @@ def write_capture(
     `truth_stride`-th frame. Files are reproducible byte for byte with equal versions of torch, PyAV and OpenCV.
 
     Raises:
-        OutputError: if the folder is not empty or cannot be written; nothing remains in it then.
-        UsageError: for odd video sizes, frame rates that H.264 cannot represent, a stride below 1, or the motion of
-            one frame or of a rolling shutter.
+        OutputError: if the folder cannot be written; nothing remains in it then.
+        UsageError: for a folder that is not empty, odd video sizes, frame rates that H.264 cannot represent, a stride
+            below 1, or the motion of one frame or of a rolling shutter.
     """
     _check(capture, truth_stride)
     if truth_motion:
         check_motion(capture)
-    _check_empty(folder)
+    check_replaceable(folder)
     starts: list[SurfacePoints] = []
     record = capture_record(capture, truth_stride=truth_stride, truth_motion=truth_motion, quality_crf=quality_crf)
     with output_errors(folder), staged_folder(folder) as staged, ExitStack() as stack:
@@ -179,15 +179,6 @@ def _check(capture: SyntheticCapture, truth_stride: int) -> None:
         raise UsageError(f"a video of {capture.fps:g} frames per second", "use a rate between 0.01 and 1000")
     if truth_stride < 1:
         raise UsageError(f"ground truth for every {truth_stride}th frame", "use a stride of at least 1")
-
-
-def _check_empty(folder: Path) -> None:
-    check_folder(folder)
-    with output_errors(folder):
-        found: Sequence[Path] = sorted(folder.iterdir()) if folder.exists() else []
-    if found:
-        message = f"'{folder}' is not empty: it contains '{found[0].name}'"
-        raise OutputError(message, "choose an empty folder")
 
 
 def _write_png(path: Path, image: NDArray[np.uint8] | NDArray[np.uint16]) -> None:

@@ -263,16 +263,14 @@ def check_output(out: Path, conversion: PlannedConversion | None = None, *, over
     """Refuse an output that exists, has another suffix than .safetensors, or does not fit on the disk.
 
     Raises:
-        UsageError: if the suffix is wrong, or the file is one of the sources.
-        OutputError: if the file exists, its folder is missing or the disk is too full.
+        UsageError: if the suffix is wrong, or the file exists or is one of the sources.
+        OutputError: if its folder is missing or the disk is too full.
     """
     if out.suffix != ".safetensors":
         raise UsageError(f"⟨out='{out}'⟩ does not end in .safetensors", "give it that ending")
     if not out.parent.is_dir():
         raise OutputError(f"folder '{out.parent}' does not exist", "create it first")
-    if out.is_dir() or (out.exists() and not overwrite):
-        raise OutputError(f"'{out}' already exists", "choose another name, or pass ⟨overwrite=True⟩")
-    check_file(out)
+    check_file(out, overwrite=overwrite)
     if conversion is None:
         return
     for source in conversion.sources.values():
