@@ -105,6 +105,11 @@ class SceneOutcome(FileModel):
     num_points: int | None = None
     warnings: list[str] = Field(default_factory=list)
 
+    @property
+    def name(self) -> str:
+        """Name of the scene in the batch: that of its output folder."""
+        return Path(self.out).name
+
 
 class BatchRecord(FileModel):
     """The content of `batch.json`: scenes of earlier batches below the root, then those of the command line."""
@@ -117,19 +122,25 @@ class BatchRecord(FileModel):
         """Number of scenes without a result."""
         return sum(scene.status is not SceneStatus.COMPLETE for scene in self.scenes)
 
-    def write(self, root: Path) -> None:
-        """Write `batch.json` below the root, with the scenes of other batches that it has, which may run now.
+    def write(self, root: Path, ended: SceneOutcome) -> None:
+        """Write `batch.json` below the root after a scene of this batch ended; other batches may write it, too.
+
+        Their outcomes stay, also of scenes that are in both. Where there are no locks and two batches write at once,
+        the next scene that ends repeats what was lost.
 
         Raises:
             OutputError: if it cannot be written.
         """
-        own = {Path(scene.out).name for scene in self.scenes}
+        own = {scene.name: scene for scene in self.scenes}
         with locked(root / f".{BATCH_FILE}.lock", lambda: None):
-            others: list[SceneOutcome] = []
+            earlier: dict[str, SceneOutcome] = {}
             with suppress(InputError):  # none yet, or damaged
-                earlier = read_model(root / BATCH_FILE, BatchRecord).scenes
-                others = [scene for scene in earlier if Path(scene.out).name not in own]
-            record = BatchRecord(scenes=[*others, *self.scenes])
+                earlier = {scene.name: scene for scene in read_model(root / BATCH_FILE, BatchRecord).scenes}
+            others = {name: scene for name, scene in earlier.items() if name not in own}
+            done = {ended.name, *(name for name, scene in own.items() if scene.status is SceneStatus.COMPLETE)}
+            waits = SceneStatus.NOT_BEGUN
+            stays = {name: scene for name, scene in earlier.items() if scene.status is not waits and name not in done}
+            record = BatchRecord(scenes=list((others | own | stays).values()))
             write_bytes_atomic(root / BATCH_FILE, format_json(record.model_dump(mode="json")).encode())
 
 

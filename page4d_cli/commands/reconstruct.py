@@ -159,9 +159,9 @@ def run_batch(request: Request, jobs: list["SceneJob"], root: Path, show: Verbos
 
     def report(outcome: "SceneOutcome") -> None:
         nonlocal record
-        ended[Path(outcome.out).name] = outcome
+        ended[outcome.name] = outcome
         record = BatchRecord(scenes=list(ended.values()))
-        record.write(root)
+        record.write(root, outcome)
         is_stopped_alone = outcome.status is SceneStatus.INTERRUPTED and stop.number is None
         if is_stopped_alone or outcome.status is SceneStatus.FAILED:
             console.print_error(f"{Path(outcome.scene).name}: {outcome.error}", outcome.hint)

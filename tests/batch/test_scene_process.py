@@ -170,8 +170,27 @@ def test_a_batch_record_counts_scenes_without_a_result_and_is_read_back(tmp_path
         scenes=[not_begun(jobs[0]).model_copy(update={"status": SceneStatus.COMPLETE}), not_begun(jobs[1])]
     )
     assert record.num_failed == 1
-    record.write(tmp_path / "out")
+    record.write(tmp_path / "out", record.scenes[0])
     assert BatchRecord.model_validate_json((tmp_path / "out" / "batch.json").read_text()) == record
+
+
+def test_batches_with_one_root_keep_the_outcomes_of_each_other(tmp_path):
+    waiting = [not_begun(job) for job in scene_jobs([tmp_path / "takes" / name for name in "abc"], tmp_path)]
+    a, b, c = (scene.model_copy(update={"status": SceneStatus.COMPLETE}) for scene in waiting)
+    refused = b.model_copy(update={"status": SceneStatus.FAILED})
+
+    def statuses():
+        found = BatchRecord.model_validate_json((tmp_path / "batch.json").read_text()).scenes
+        return {scene.name: scene.status.value for scene in found}
+
+    BatchRecord(scenes=[waiting[0], refused]).write(tmp_path, refused)
+    BatchRecord(scenes=[b, waiting[2]]).write(tmp_path, b)  # which the other batch refused while it ran here
+    BatchRecord(scenes=[a, refused]).write(tmp_path, a)
+    assert statuses() == {"a": "complete", "b": "complete", "c": "not begun"}
+    (tmp_path / "batch.json").unlink()  # what another machine wrote without a lock
+    BatchRecord(scenes=[a, refused]).write(tmp_path, a)
+    BatchRecord(scenes=[b, c]).write(tmp_path, c)
+    assert statuses() == {"a": "complete", "b": "complete", "c": "complete"}
 
 
 def test_limits_of_the_system_are_named_in_outcomes(tmp_path):
