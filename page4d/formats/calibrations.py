@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -13,10 +13,10 @@ import torch
 from page4d.choices import CalibrationFormat
 from page4d.conventions import Scale
 from page4d.errors import InputError, UsageError, listed, shortened, unknown_name
-from page4d.formats import opencv_yaml
 from page4d.formats.camera_model import METRES, Calibration, camera_distances
 from page4d.formats.files import check_exists, key_paths, lens_file, read_document, unreadable
 from page4d.formats.table import FORMATS, RigFormat
+from page4d.geometry.distortion import Distortion, LensModel
 from page4d.io.atomic import check_file
 from page4d.io.folders import check_replaceable, staged_folder
 from page4d.io.input_files import natural_key
@@ -246,17 +246,24 @@ def choose_format(path: Path, given: CalibrationFormat | None) -> CalibrationFor
     return named[0].written
 
 
+ViewLens = tuple[str, Distortion | None, float]
+"""Name of a view, and distortion and skew of its lens."""
+
+
 def check_calibration_target(
-    path: Path, file_format: CalibrationFormat, *, overwrite: bool, names: Sequence[str] = ()
+    path: Path, file_format: CalibrationFormat, *, overwrite: bool, lenses: Iterable[ViewLens] = ()
 ) -> None:
     """Refuse a target that exists, unless it is to be replaced, or that cannot be written.
 
+    With `lenses` of all views, also a format that cannot hold two of them: the others may not be placed.
+
     Raises:
-        UsageError: if it exists, or cannot hold cameras of these names.
+        UsageError: if it exists, or cannot hold the cameras.
         OutputError: if it cannot be written.
     """
-    if file_format is CalibrationFormat.OPENCV:
-        opencv_yaml.check_names(names)
+    misfits = [_misfit(file_format, *lens) for lens in lenses]
+    if any(misfits) and misfits.count("") < min(2, len(misfits)):
+        raise UsageError(next(filter(None, misfits)), "use ⟨format=page4d⟩")
     row = _written(file_format)
     if not row.suffix:
         check_replaceable(path, row.patterns[0], overwrite=overwrite)
@@ -269,6 +276,8 @@ def write_calibration(
 ) -> None:
     """Write the static cameras of a calibration atomically; `path` is a folder for COLMAP, otherwise a file.
 
+    Cameras that the format cannot hold are written as page4d's next to it, so that no work is lost.
+
     Raises:
         UsageError: if the target exists and is not to be replaced, or the format cannot hold a camera.
         OutputError: if it cannot be written.
@@ -276,8 +285,13 @@ def write_calibration(
     moving = [camera.name for camera in calibration.cameras if not camera.is_static or camera.image_size is None]
     if moving:
         raise UsageError(f"{listed(moving)} moves or has no image size", "write static cameras with image sizes")
-    names = [camera.name for camera in calibration.cameras]
-    check_calibration_target(path, file_format, overwrite=overwrite, names=names)
+    check_calibration_target(path, file_format, overwrite=overwrite)
+    lenses = ((camera.name, camera.distortion, float(camera.intrinsics[0, 1])) for camera in calibration.cameras)
+    if misfits := [misfit for lens in lenses if (misfit := _misfit(file_format, *lens))]:
+        names = (path.with_name(f"{path.name}{number}.json") for number in ("", *range(2, 1000)))
+        other = next(name for name in names if not name.exists())
+        write_calibration(calibration, other, CalibrationFormat.PAGE4D)
+        raise UsageError(misfits[0], f"use '{other}', where the cameras are in the format of page4d")
     row = _written(file_format)
     write = row.function(row.writer)
     if row.suffix:
@@ -285,6 +299,18 @@ def write_calibration(
         return
     with staged_folder(path, replace=overwrite) as folder:
         write(calibration, folder)
+
+
+def _misfit(file_format: CalibrationFormat, name: str, lens: Distortion | None, skew: float) -> str:
+    """Return why a format cannot hold a camera, "" if it can."""
+    is_opencv = file_format is CalibrationFormat.OPENCV
+    misfits = {
+        "name": is_opencv and not re.fullmatch(r"[A-Za-z0-9_ -]+", name),  # a part of keys
+        "fisheye lens": is_opencv and lens is not None and lens.model is LensModel.FISHEYE,
+        "skew": (is_opencv or file_format is CalibrationFormat.COLMAP) and skew != 0,
+    }
+    found = [what for what, is_misfit in misfits.items() if is_misfit]
+    return f"{name} has a {found[0]} that the format {file_format} cannot hold" if found else ""
 
 
 def _written(file_format: CalibrationFormat) -> RigFormat:

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from page4d.conventions import Scale
-from page4d.errors import InputError, UsageError, counted, listed, shortened
+from page4d.errors import InputError, counted, listed, shortened
 from page4d.formats.build import (
     ImageCamera,
     ImageName,
@@ -330,8 +330,6 @@ def write(calibration: Calibration, folder: Path) -> None:
     cameras, images = [], []
     for number, camera in enumerate(calibration.cameras, start=1):
         assert camera.image_size is not None
-        if float(camera.intrinsics[0, 1]) != 0:
-            raise UsageError(f"{camera.name} has a skew, which COLMAP's cameras lack", "use ⟨format=page4d⟩")
         cameras.append(Camera.of(number, camera.image_size, camera.intrinsics.numpy(), camera.distortion))
         (pose,) = make_poses(camera.world_to_camera[None].numpy())
         images.append(Image(id=number, pose=pose, camera_id=number, name=f"{readable(camera.name)}.png"))

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from page4d.conventions import INTEGER_PIXEL_CENTER, PIXEL_CENTER, Scale
-from page4d.errors import InputError, UsageError
+from page4d.errors import InputError
 from page4d.formats.build import matrix_of
 from page4d.formats.camera_model import CORRECTION_HINT, Calibration
 from page4d.formats.camera_table import coefficients_of, table_camera
@@ -29,7 +29,6 @@ from page4d.formats.files import (
 )
 from page4d.formats.opencv_rigs import by_property
 from page4d.geometry.camera import move_pixel_center
-from page4d.geometry.distortion import LensModel
 from page4d.geometry.rotation import rotation_vector_from_matrix
 from page4d.io.atomic import write_bytes_atomic
 
@@ -81,27 +80,12 @@ def read(path: Path, content: dict[str, Any], poses: bool = True) -> Calibration
     return Calibration(path=path, scale=Scale.ARBITRARY, cameras=tuple(cameras), notices=notices)
 
 
-def check_names(names: Sequence[str]) -> None:
-    """Refuse names that cannot be part of a key.
-
-    Raises:
-        UsageError: if there are any.
-    """
-    for name in names:
-        if not re.fullmatch(r"[A-Za-z0-9_ -]+", name):
-            raise UsageError(f"{name} has a name that OpenCV YAML cannot hold", "use ⟨format=page4d⟩")
-
-
 def write(calibration: Calibration, path: Path) -> None:
     """Write the lenses and poses of static cameras in one file, which serves as `intri.yml` and as `extri.yml`."""
     entries: Storage = {"names": [camera.name for camera in calibration.cameras]}
     for camera in calibration.cameras:
         name, lens, pose = camera.name, camera.distortion, camera.world_to_camera.numpy()
         assert camera.image_size is not None
-        reason = "a fisheye lens" if lens is not None and lens.model is LensModel.FISHEYE else ""
-        reason = reason or ("a skew" if float(camera.intrinsics[0, 1]) != 0 else "")
-        if reason:
-            raise UsageError(f"{name} has {reason} that OpenCV YAML cannot hold", "use ⟨format=page4d⟩")
         coefficients = () if lens is None else lens.coefficients
         entries |= {
             f"K_{name}": move_pixel_center(camera.intrinsics, PIXEL_CENTER, INTEGER_PIXEL_CENTER).numpy(),

@@ -32,7 +32,9 @@ def calibrate(
     single video, the lens is determined.
     """
     from page4d.formats.calibrations import check_calibration_target, choose_format, write_calibration
+    from page4d.geometry.distortion import Distortion
     from page4d.rig.board import board_of
+    from page4d.rig.lens import lenses_of
     from page4d.rig.opening import open_scene
     from page4d.run.calibration import calibrate as calibrate_rig
     from page4d.run.calibration import draw_corners
@@ -40,25 +42,29 @@ def calibrate(
 
     board_of(settings.board, scene_folder)
     chosen = choose_format(out, file_format)
-    check_calibration_target(out, chosen, overwrite=overwrite)
+    estimated = Distortion(model=settings.lens_model, coefficients=(0.0,) * 4)
+    known = [("every view", estimated, 0.0)] if settings.intrinsics is None else []
+    check_calibration_target(out, chosen, overwrite=overwrite, lenses=known)
     if report is not None:
         check_file(report, overwrite=overwrite)
     verbosity = console.Verbosity(quiet=quiet, verbose=verbose)
     with stops_cleanly():
         with observed_run(verbosity, "calibrate") as observer:
             opened = open_scene(scene_folder, scene_options, progress=observer.progress)
-            check_calibration_target(out, chosen, overwrite=overwrite, names=opened.view_names)
+            lenses = zip(opened.view_names, lenses_of(opened, intrinsics=settings.intrinsics), strict=True)
+            held = [(name, lens.distortion, lens.intrinsics[0, 1]) for name, lens in lenses]
+            check_calibration_target(out, chosen, overwrite=overwrite, lenses=held)
             observer.notices_without_poses(opened.notices, settings.intrinsics)
             found = calibrate_rig(opened, settings=settings, observer=observer)
         if as_json:
             console.print_json({"out": str(out), **found.record.model_dump(mode="json")})
         elif not quiet:
             report_board(found.record)
-        write_calibration(found.calibration, out, chosen, overwrite=overwrite)
+        for notice in found.record.notices:
+            console.print_notice(notice, verbosity)
         if report is not None:
             draw_corners(found, report)
-    for notice in found.record.notices:
-        console.print_notice(notice, verbosity)
+        write_calibration(found.calibration, out, chosen, overwrite=overwrite)
     if not (as_json or quiet):
         placed = [camera.view for camera in found.record.cameras if camera.placed]
         world = world_fields(found.record.world)

@@ -28,6 +28,7 @@ def register(
     views that it lacks are placed in its world, and those of --again, which moved since.
     """
     from page4d.formats.calibrations import check_calibration_target, choose_format, write_calibration
+    from page4d.rig.lens import lenses_of
     from page4d.rig.opening import open_scene
     from page4d.run.registration import placed_cameras, registration_notices
     from page4d.run.registration import register as register_rig
@@ -42,7 +43,9 @@ def register(
     with stops_cleanly():
         with observed_run(verbosity, "register") as observer:
             opened = open_scene(scene_folder, scene_options, progress=observer.progress)
-            check_calibration_target(out, chosen, overwrite=overwrite, names=opened.view_names)
+            lenses = zip(opened.view_names, lenses_of(opened, settings.focal, settings.intrinsics), strict=True)
+            held = [(name, lens.distortion, lens.intrinsics[0, 1]) for name, lens in lenses]
+            check_calibration_target(out, chosen, overwrite=overwrite, lenses=held)
             observer.notices_without_poses(opened.notices, settings.intrinsics)
             found = register_rig(opened, settings=settings, observer=observer)
         record = found.record
@@ -51,10 +54,9 @@ def register(
             console.print_json({"out": str(out), **record.model_dump(mode="json"), "world": world})
         elif not quiet:
             report_registration(record, in_run=False, verbose=verbose)
-        calibration = placed_cameras(found, opened)
-        write_calibration(calibration, out, chosen, overwrite=overwrite)
-    if not record.is_complete:
-        for notice in registration_notices(record, in_run=False):
-            console.print_notice(notice, verbosity)
+        if not record.is_complete and record.is_used:
+            for notice in registration_notices(record, in_run=False):
+                console.print_notice(notice, verbosity)
+        write_calibration(placed_cameras(found, opened), out, chosen, overwrite=overwrite)
     if not (as_json or quiet):
         report_registered(found, opened, scene_folder, out)

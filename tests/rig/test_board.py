@@ -675,6 +675,8 @@ def test_the_command_calibrates_a_rig_from_pictures(tmp_path: Path, capsys, monk
     assert run(["calibrate", str(tmp_path / "scene"), "--out", str(tmp_path / "other.json")]) == 2
     named = f"--board '{tmp_path}/scene/my board.toml', which describes one"
     assert capsys.readouterr().err.endswith(f"error: no --board is given\nhint:  give {named}\n")
+    assert run([*map(str, words[:4]), "--out", str(tmp_path / "rig.yml"), "--lens-model", "fisheye"]) == 2
+    assert capsys.readouterr().err.startswith("error: every view has a fisheye lens that the format opencv")
     with monkeypatch.context() as patched:
         patched.setattr(calibration, "FOCAL_LIMIT", 0.0)
         assert run([*map(str, words), "--overwrite"]) == 3

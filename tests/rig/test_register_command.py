@@ -222,9 +222,27 @@ def test_a_target_is_checked_before_any_work(capsys, monkeypatch):
     assert run(["register", "videos", "--out", "cameras.json"]) == 2
     assert "exists" in capsys.readouterr().err
     assert run(["register", "videos", "--out", "cameras.xml"]) == 2
-    add_view("cam.3")
+    for name in ("cam01", "cam02"):
+        file = next(Path("videos").glob(f"{name}.*"))
+        file.rename(file.with_stem(f"{name}.é"))
     assert run(["register", "videos", "--out", "rig.yml"]) == 2
-    assert "cam.3 has a name that OpenCV YAML cannot hold" in capsys.readouterr().err
+    assert "cam01.é has a name that the format opencv cannot hold" in capsys.readouterr().err
+
+
+def test_cameras_that_the_format_cannot_hold_are_not_lost(capsys):
+    add_view("cam.3")  # not placed
+    assert run(["register", "videos", "--out", "rig.yml"]) == 0
+    assert read_calibration(Path("rig.yml")).names == ("cam01", "cam02")
+    Path("videos/cam.3.mp4").rename("videos/a.0.mp4")
+    for kept in ("rig.yml.json", "rig.yml2.json"):
+        capsys.readouterr()
+        assert run(["register", "videos", "--out", "rig.yml", "--overwrite"]) == 2
+        assert capsys.readouterr().err.endswith(
+            "error: a.0 has a name that the format opencv cannot hold\n"
+            f"hint:  use '{kept}', where the cameras are in the format of page4d\n"
+        )
+        assert read_calibration(Path(kept)).names == ("a.0", "cam01")
+    assert read_calibration(Path("rig.yml")).names == ("cam01", "cam02")
 
 
 def test_a_rig_without_evidence_is_an_error_with_the_reasons(capsys, monkeypatch):

@@ -3,6 +3,7 @@
 import os
 import tomllib
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import cv2
@@ -13,7 +14,7 @@ import torch
 from page4d.choices import CalibrationFormat
 from page4d.conventions import Scale
 from page4d.errors import UsageError
-from page4d.formats.calibrations import choose_format, read_calibration, write_calibration
+from page4d.formats.calibrations import check_calibration_target, choose_format, read_calibration, write_calibration
 from page4d.formats.camera_model import CalibratedCamera, Calibration
 from page4d.geometry.distortion import Distortion, LensModel
 from page4d.geometry.rotation import matrix_from_rotation_vector
@@ -127,11 +128,16 @@ def test_the_format_follows_from_the_name(name: str, expected: CalibrationFormat
 
 @pytest.mark.parametrize(("index", "problem"), [(1, "a name"), (4, "a fisheye lens")])
 def test_what_opencv_cannot_hold_is_refused(index: int, problem: str, tmp_path: Path) -> None:
+    written = replace(rig(), cameras=rig().cameras[index:])
     with pytest.raises(UsageError, match=problem):
-        write_calibration(
-            replace(rig(), cameras=rig().cameras[index:]), tmp_path / "rig.yml", CalibrationFormat.OPENCV
-        )
-    assert not (tmp_path / "rig.yml").exists()
+        write_calibration(written, tmp_path / "rig.yml", CalibrationFormat.OPENCV)
+    assert [entry.name for entry in os.scandir(tmp_path)] == ["rig.yml.json"]
+    assert read_calibration(tmp_path / "rig.yml.json").names == written.names
+    lenses = [(camera.name, camera.distortion, 0.0) for camera in rig().cameras]
+    check = partial(check_calibration_target, tmp_path / "new.yml", CalibrationFormat.OPENCV, overwrite=False)
+    check(lenses=lenses)  # two of them are possible
+    with pytest.raises(UsageError, match=problem):
+        check(lenses=lenses[index : index + 1] * 3)
 
 
 def test_colmap_reads_the_model(tmp_path: Path) -> None:
@@ -186,4 +192,4 @@ def test_what_a_format_cannot_hold_is_refused(tmp_path: Path) -> None:
         write_calibration(replace(rig(), cameras=(moving,)), tmp_path / "a.json", CalibrationFormat.PAGE4D)
     with pytest.raises(UsageError, match="suffix"):
         choose_format(tmp_path / "rig.txt", None)
-    assert not list(tmp_path.iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == ["model.json"]
