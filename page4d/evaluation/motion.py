@@ -15,6 +15,7 @@ from torch import Tensor
 
 from page4d.conventions import PIXEL_CENTER
 from page4d.errors import InputError
+from page4d.evaluation import motion_scores as scores
 from page4d.evaluation.comparison import (
     ComparedView,
     Comparison,
@@ -24,17 +25,7 @@ from page4d.evaluation.comparison import (
     random_subset,
     true_camera,
 )
-from page4d.evaluation.motion_scores import (
-    DYNAMIC_PATH,
-    MOVING_LIMIT,
-    STATIC_PATH,
-    PixelMotion,
-    TrackPairs,
-    score_flow,
-    score_sigma,
-    score_tapvid3d,
-    score_tracks,
-)
+from page4d.evaluation.motion_scores import PixelMotion, TrackPairs
 from page4d.evaluation.record import FlowResult, MotionReport, TrackComparison, TrackReport
 from page4d.formats.tracks import Tracks
 from page4d.geometry.camera import project
@@ -82,7 +73,7 @@ def report_motion(comparison: Comparison, transform: Sim3, seed: int, step: Step
         sampling=SAMPLING,
         interval=interval,
         output_interval=float(np.median(np.diff(times))) if len(times) > 1 else None,
-        moving_limit=MOVING_LIMIT,
+        moving_limit=scores.MOVING_LIMIT,
         frames=len(frames),
         sampled_pixels=sum(len(own.sample) for own in pooled.values()),
         known_pixels=int(sum(own.counts[:, 1].sum() for own in pooled.values())),
@@ -119,7 +110,7 @@ def _frame_pixels(
         _at_pixels_of(values, view.truth.image_size) for values in comparison.output.velocity(index, view.name)
     )
     way = np.linalg.norm(true, axis=-1) / comparison.fps
-    kinds = {MOVING: way > MOVING_LIMIT, SLOW: (way > 0) & (way <= MOVING_LIMIT), STATIC: way == 0}
+    kinds = {MOVING: way > scores.MOVING_LIMIT, SLOW: (way > 0) & (way <= scores.MOVING_LIMIT), STATIC: way == 0}
     for kind, of_kind in kinds.items():
         counted = has_truth & of_kind
         known = counted & (sigma > 0)
@@ -167,9 +158,9 @@ def _result(pixels: _Pixels, interval: float) -> FlowResult:
         still=still / known if known else None,
         mean_speed=float(np.linalg.norm(predicted, axis=-1).mean()) if len(motion) else None,
         true_displacement=float(np.linalg.norm(true, axis=-1).mean()) * interval if len(motion) else None,
-        errors=score_flow(predicted, true, interval),
-        nothing_moves=score_flow(np.zeros_like(true), true, interval),
-        sigma=score_sigma(motion, interval),
+        errors=scores.score_flow(predicted, true, interval),
+        nothing_moves=scores.score_flow(np.zeros_like(true), true, interval),
+        sigma=scores.score_sigma(motion, interval),
     )
 
 
@@ -230,10 +221,10 @@ def report_tracks(comparison: Comparison, transform: Sim3) -> TrackReport | None
         tracks=predicted.num_tracks,
         matched=len(pairs.start),
         start_error=start_error,
-        tapvid3d=score_tapvid3d(mine, theirs, predicted.visibs[:, chosen], visible, pixel),
+        tapvid3d=scores.score_tapvid3d(mine, theirs, predicted.visibs[:, chosen], visible, pixel),
         overall=_compared(pairs),
-        dynamic=_compared(pairs.select(paths > DYNAMIC_PATH)),
-        static=_compared(pairs.select(paths < STATIC_PATH)),
+        dynamic=_compared(pairs.select(paths > scores.DYNAMIC_PATH)),
+        static=_compared(pairs.select(paths < scores.STATIC_PATH)),
     )
 
 
@@ -397,4 +388,4 @@ def _compared(pairs: TrackPairs) -> TrackComparison | None:
     """Score tracks and the baseline; None without tracks."""
     if not len(pairs.start):
         return None
-    return TrackComparison(tracks=score_tracks(pairs), nothing_moves=score_tracks(pairs.staying()))
+    return TrackComparison(tracks=scores.score_tracks(pairs), nothing_moves=scores.score_tracks(pairs.staying()))

@@ -18,17 +18,8 @@ from numpy.typing import NDArray
 
 from page4d.conventions import Scale
 from page4d.errors import InputError, counted, listed, shortened
-from page4d.formats.build import (
-    ImageCamera,
-    ImageName,
-    brown_conrady,
-    fisheye,
-    group_images,
-    join_images,
-    parse_number,
-    pinhole,
-    pose_matrix,
-)
+from page4d.formats import build
+from page4d.formats.build import ImageCamera, ImageName
 from page4d.formats.camera_model import CORRECTION_HINT, Calibration
 from page4d.formats.files import MAX_IMAGES, check_count, error_context, read_bytes, read_text, unreadable
 from page4d.geometry.distortion import Distortion, LensModel
@@ -300,7 +291,7 @@ def _read_model(path: Path, folder: Path, suffix: str) -> _ReadModel:
         images = _read_text_images(folder / "images.txt")
     check_count(folder, len(images), "images", MAX_IMAGES)
     images = sorted(images, key=lambda image: image.name)
-    names = group_images([image.name for image in images])
+    names = build.group_images([image.name for image in images])
     check_count(folder, len({name.view for name in names}))
     label = folder.name or str(folder)
     joined = []
@@ -311,7 +302,7 @@ def _read_model(path: Path, folder: Path, suffix: str) -> _ReadModel:
                     f"image {image.name} uses camera number {image.camera_id}, which is missing", CORRECTION_HINT
                 )
             joined.append(_image_camera(name, cameras[image.camera_id], image))
-    calibration = Calibration(path=path, scale=Scale.ARBITRARY, cameras=join_images(label, joined))
+    calibration = Calibration(path=path, scale=Scale.ARBITRARY, cameras=build.join_images(label, joined))
     below = folder.relative_to(path) if folder.is_relative_to(path) else folder
     return _ReadModel(str(below), len(images), calibration)
 
@@ -319,10 +310,12 @@ def _read_model(path: Path, folder: Path, suffix: str) -> _ReadModel:
 def _image_camera(name: ImageName, camera: Camera, image: Image) -> ImageCamera:
     num_focals = camera.model.num_focals
     focals, rest = camera.parameters[:num_focals], camera.parameters[num_focals:]
-    lens = fisheye(rest[2:]) if camera.model.is_fisheye else brown_conrady(rest[2:])
+    lens = build.fisheye(rest[2:]) if camera.model.is_fisheye else build.brown_conrady(rest[2:])
     turn = matrix_from_quaternion(torch.tensor(image.pose[:4], dtype=torch.float64))
-    pose = pose_matrix(turn, image.pose[4:])
-    return ImageCamera(name, pinhole(focals[0], focals[-1], *rest[:2]), pose, (camera.height, camera.width), lens)
+    pose = build.pose_matrix(turn, image.pose[4:])
+    return ImageCamera(
+        name, build.pinhole(focals[0], focals[-1], *rest[:2]), pose, (camera.height, camera.width), lens
+    )
 
 
 def write(calibration: Calibration, folder: Path) -> None:
@@ -540,7 +533,7 @@ def _read_text_images(path: Path) -> list[Image]:
 
 
 def _numbers(path: Path, line: int, words: list[str]) -> tuple[float, ...]:
-    numbers = [parse_number(word) for word in words]
+    numbers = [build.parse_number(word) for word in words]
     known = tuple(number for number in numbers if number is not None)
     if len(known) < len(words):
         raise unreadable(path, f"line {line}: '{shortened(words[numbers.index(None)])}' is not a number")

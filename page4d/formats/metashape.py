@@ -15,17 +15,8 @@ from torch import Tensor
 
 from page4d.conventions import Scale
 from page4d.errors import InputError, counted, listed
-from page4d.formats.build import (
-    ImageCamera,
-    brown_conrady,
-    fisheye,
-    group_images,
-    join_images,
-    number_of,
-    pinhole,
-    pose_matrix,
-    whole_size,
-)
+from page4d.formats import build
+from page4d.formats.build import ImageCamera
 from page4d.formats.camera_model import CORRECTION_HINT, Calibration
 from page4d.formats.files import MAX_IMAGES, check_count, error_context, unreadable
 from page4d.geometry.distortion import Distortion
@@ -48,7 +39,7 @@ def read(path: Path, root: Element) -> Calibration:
     listed_cameras = _named(chunk.find("cameras"), "")
     check_count(path, len(listed_cameras), "images", MAX_IMAGES)
     aligned = [(name, node) for name, node in listed_cameras if node.find("transform") is not None]
-    images_of = group_images([name for name, _ in aligned])
+    images_of = build.group_images([name for name, _ in aligned])
     check_count(path, len({name.view for name in images_of}))
     images = []
     for (label, node), name in zip(aligned, images_of, strict=True):
@@ -57,11 +48,11 @@ def read(path: Path, root: Element) -> Calibration:
             pose = torch.tensor(_numbers(node, "transform", 16), dtype=torch.float64).reshape(4, 4)
             part = parts.get(node.get("component_id"))
             turn, shift, scale = _similarity(chunk.find("transform") if part is None else part)
-            to_world = pose_matrix(turn @ pose[:3, :3], (scale * turn @ pose[:3, 3] + shift).tolist())
+            to_world = build.pose_matrix(turn @ pose[:3, :3], (scale * turn @ pose[:3, 3] + shift).tolist())
         images.append(ImageCamera(name, intrinsics, invert_rigid(to_world), size, distortion))
     left_out = [name for name, node in listed_cameras if node.find("transform") is None]
     notices = (f"{path.name}: {listed(left_out, 4)} left out: without a transform",) if left_out else ()
-    cameras = join_images(path.name, images)
+    cameras = build.join_images(path.name, images)
     return Calibration(path=path, scale=Scale.ARBITRARY, cameras=cameras, notices=notices)
 
 
@@ -104,8 +95,8 @@ def _lens(sensor: Element | None) -> _Lens:
     resolution = node.find("resolution")
     resolution = sensor.find("resolution") if resolution is None else resolution
     sides = {} if resolution is None else resolution.attrib
-    height, width = whole_size(*(number_of(sides.get(key), f"the {key}") for key in ("height", "width")))
-    value = {child.tag: number_of(child.text, child.tag) for child in node if child.tag in _COEFFICIENTS}
+    height, width = build.whole_size(*(build.number_of(sides.get(key), f"the {key}") for key in ("height", "width")))
+    value = {child.tag: build.number_of(child.text, child.tag) for child in node if child.tag in _COEFFICIENTS}
     f, cx, cy, b1, b2, k1, k2, k3, k4, p1, p2, p3, p4 = (value.get(key, 0.0) for key in _COEFFICIENTS)
     is_fisheye = kind == "fisheye"
     if "f" not in value:
@@ -115,8 +106,8 @@ def _lens(sensor: Element | None) -> _Lens:
             "the lens has k4, p3 or p4, or the fisheye lens p1 or p2, which are not supported",
             "align with k1 k2 k3 p1 p2 (fisheye: k1 to k4), or export undistorted pictures",
         )
-    distortion = fisheye((k1, k2, k3, k4)) if is_fisheye else brown_conrady((k1, k2, p2, p1, k3))
-    return pinhole(f + b1, f, width / 2 + cx, height / 2 + cy, b2), distortion, (height, width)
+    distortion = build.fisheye((k1, k2, k3, k4)) if is_fisheye else build.brown_conrady((k1, k2, p2, p1, k3))
+    return build.pinhole(f + b1, f, width / 2 + cx, height / 2 + cy, b2), distortion, (height, width)
 
 
 _COEFFICIENTS = ("f", "cx", "cy", "b1", "b2", "k1", "k2", "k3", "k4", "p1", "p2", "p3", "p4")
@@ -126,4 +117,4 @@ def _numbers(node: Element, tag: str, count: int) -> list[float]:
     words = (node.findtext(tag) or "").split()
     if len(words) != count:
         raise InputError(f"<{tag}> has {len(words)} numbers, expected {count}", CORRECTION_HINT)
-    return [number_of(word, tag) for word in words]
+    return [build.number_of(word, tag) for word in words]

@@ -23,24 +23,8 @@ from torch import Tensor
 
 from page4d.conventions import OPENGL_AXES, Scale
 from page4d.errors import InputError
-from page4d.formats.build import (
-    FileSchema,
-    ImageCamera,
-    Matrix3,
-    Matrix4,
-    Matrix34,
-    Row3,
-    Side,
-    brown_conrady,
-    fisheye,
-    group_images,
-    is_rotation,
-    join_images,
-    orthonormalized,
-    pinhole,
-    pose_matrix,
-    rotation_of,
-)
+from page4d.formats import build
+from page4d.formats.build import FileSchema, ImageCamera, Matrix3, Matrix4, Matrix34, Row3, Side
 from page4d.formats.camera_model import CORRECTION_HINT, Calibration
 from page4d.formats.files import MAX_IMAGES, check_count, error_context, unreadable, validated
 from page4d.geometry.distortion import Distortion
@@ -100,7 +84,7 @@ def read(path: Path, content: dict[str, object]) -> Calibration:
     frames = [validated(_Frame, frame, path.name, str(frame.get("file_path", index))) for index, frame in
               enumerate(transforms.frames)]  # fmt: skip
     times = {frame.time for frame in frames}
-    names = group_images([frame.file_path for frame in frames], one_moving_camera=len(times) > 1)
+    names = build.group_images([frame.file_path for frame in frames], one_moving_camera=len(times) > 1)
     check_count(path, len({name.view for name in names}))
     undo = _inverse_applied_transform(path.name, transforms)
     images = []
@@ -116,7 +100,7 @@ def read(path: Path, content: dict[str, object]) -> Calibration:
             pose = _world_to_camera(frame, undo, transforms.applied_scale)
             size = None if intrinsics.w is None or intrinsics.h is None else (intrinsics.h, intrinsics.w)
             images.append(ImageCamera(name, matrix, pose, size, lens, nominal))
-    cameras = join_images(path.name, images)
+    cameras = build.join_images(path.name, images)
     return Calibration(path=path, scale=Scale.ARBITRARY, cameras=cameras)
 
 
@@ -135,13 +119,13 @@ def read_gaussians(path: Path, content: dict[str, Any]) -> Calibration:
     given = validated(_Gaussians, content, path.name)
     lenses, poses = ([torch.tensor(matrix, dtype=torch.float64) for row in rows for matrix in row] for rows in
                      (given.k, given.w2c))  # fmt: skip
-    names = group_images([name for row in given.fn for name in row])
+    names = build.group_images([name for row in given.fn for name in row])
     check_count(path, len(names), "images", MAX_IMAGES)
     if not len(names) == len(lenses) == len(poses):
         raise unreadable(path, f"fn, k and w2c have {len(names)}, {len(lenses)} and {len(poses)} entries")
     size = (given.h, given.w)
     images = [ImageCamera(name, lens, pose, size) for name, lens, pose in zip(names, lenses, poses, strict=True)]
-    return Calibration(path=path, scale=Scale.ARBITRARY, cameras=join_images(path.name, images))
+    return Calibration(path=path, scale=Scale.ARBITRARY, cameras=build.join_images(path.name, images))
 
 
 class _TrainerCamera(FileSchema):
@@ -160,14 +144,14 @@ def read_trainer(path: Path, content: list[Any]) -> Calibration:
     """Read `cameras.json` of 3D Gaussian Splatting: a list of images."""
     check_count(path, len(content), "images", MAX_IMAGES)
     given = [validated(_TrainerCamera, raw, path.name, f"number {index + 1}") for index, raw in enumerate(content)]
-    names = group_images([camera.img_name for camera in given])
+    names = build.group_images([camera.img_name for camera in given])
     check_count(path, len({name.view for name in names}))
     images = []
     for camera, name in zip(given, names, strict=True):
-        lens = pinhole(camera.fx, camera.fy, camera.width / 2, camera.height / 2)
-        pose = invert_rigid(pose_matrix(rotation_of(camera.rotation), camera.position))
+        lens = build.pinhole(camera.fx, camera.fy, camera.width / 2, camera.height / 2)
+        pose = invert_rigid(build.pose_matrix(build.rotation_of(camera.rotation), camera.position))
         images.append(ImageCamera(name, lens, pose, (camera.height, camera.width)))
-    return Calibration(path=path, scale=Scale.ARBITRARY, cameras=join_images(path.name, images))
+    return Calibration(path=path, scale=Scale.ARBITRARY, cameras=build.join_images(path.name, images))
 
 
 def frame_camera(
@@ -186,16 +170,16 @@ def _inverse_applied_transform(label: str, transforms: _Transforms) -> Float[Ten
     """Return the inverse of `applied_transform`."""
     rows = transforms.applied_transform or torch.eye(4).tolist()
     matrix = torch.tensor(rows, dtype=torch.float64)
-    if not is_rotation(matrix[:3, :3]):
+    if not build.is_rotation(matrix[:3, :3]):
         raise InputError(f"{label}: applied_transform is not a rotation and a translation", CORRECTION_HINT)
-    return invert_rigid(orthonormalized(rigid(matrix[:3, :3], matrix[:3, 3])))
+    return invert_rigid(build.orthonormalized(rigid(matrix[:3, :3], matrix[:3, 3])))
 
 
 def _world_to_camera(frame: _Frame, undo: Float[Tensor, "4 4"], applied_scale: float) -> Float[Tensor, "4 4"]:
     given = torch.tensor(frame.transform_matrix, dtype=torch.float64)
     if len(given) == 4 and given[3].tolist() != [0, 0, 0, 1]:
         raise InputError("the last row of transform_matrix is not 0 0 0 1", CORRECTION_HINT)
-    opencv = orthonormalized(
+    opencv = build.orthonormalized(
         rigid(given[:3, :3], given[:3, 3] / applied_scale) * torch.tensor(OPENGL_AXES, dtype=given.dtype)
     )
     return invert_rigid(undo @ opencv)
@@ -211,7 +195,7 @@ def _intrinsic_matrix(given: _Intrinsics) -> Float[Tensor, "3 3"]:
     center_y = given.cy if given.cy is not None else _half(given.h)
     if center_x is None or center_y is None:
         raise InputError("it has neither cx, cy nor w, h", CORRECTION_HINT)
-    return pinhole(focal_x, focal_x if focal_y is None else focal_y, center_x, center_y)
+    return build.pinhole(focal_x, focal_x if focal_y is None else focal_y, center_x, center_y)
 
 
 def _half(side: int | None) -> float | None:
@@ -235,7 +219,7 @@ def _distortion(given: _Intrinsics) -> Distortion | None:
             f"undistort the images first; supported: {', '.join(_MODELS)}",
         )
     if model == "OPENCV_FISHEYE":
-        return fisheye((given.k1, given.k2, given.k3, given.k4))
+        return build.fisheye((given.k1, given.k2, given.k3, given.k4))
     if given.k4:
         raise InputError("k4 of the OPENCV model (eighth power of the radius) is not supported", CORRECTION_HINT)
-    return brown_conrady((given.k1, given.k2, given.p1, given.p2, given.k3))
+    return build.brown_conrady((given.k1, given.k2, given.p1, given.p2, given.k3))

@@ -15,18 +15,10 @@ from numpy.typing import NDArray
 
 from page4d.conventions import INTEGER_PIXEL_CENTER, PIXEL_CENTER, Scale
 from page4d.errors import InputError
+from page4d.formats import files
 from page4d.formats.build import matrix_of
 from page4d.formats.camera_model import CORRECTION_HINT, Calibration
 from page4d.formats.camera_table import coefficients_of, table_camera
-from page4d.formats.files import (
-    check_count,
-    error_context,
-    lens_file,
-    partner_of,
-    read_document,
-    undistorted,
-    unreadable,
-)
 from page4d.formats.opencv_rigs import by_property
 from page4d.geometry.camera import move_pixel_center
 from page4d.geometry.rotation import rotation_vector_from_matrix
@@ -46,13 +38,15 @@ def read(path: Path, content: dict[str, Any], poses: bool = True) -> Calibration
     halves = {_LENSES: lens, _POSES: pose}
     lacks = [what for what, keys in halves.items() if not any(re.fullmatch(keys, key) for key in found)]
     if lacks and (poses or lacks != [_POSES]):
-        partner, has = partner_of(path), next((what for what in halves if what not in lacks), lacks[0])
+        partner, has = files.partner_of(path), next((what for what in halves if what not in lacks), lacks[0])
         if partner == path:
             hint = "add them, or pass it as ⟨intrinsics⟩" if has == _LENSES else "add them"
             raise InputError(f"cannot read calibration '{path.name}': it has {has}, but not {lacks[0]}", hint)
         if not partner.is_file():
-            raise unreadable(path, f"{partner.name} is missing ({path.name} and {partner.name} belong together)")
-        other = read_document(partner)
+            raise files.unreadable(
+                path, f"{partner.name} is missing ({path.name} and {partner.name} belong together)"
+            )
+        other = files.read_document(partner)
         other = {str(key): value for key, value in other.items()} if isinstance(other, dict) else {}
         lenses, placed = (other, found) if _LENSES in lacks else (found, other)
         found = lenses | placed | lenses  # in the order of the lenses
@@ -62,13 +56,13 @@ def read(path: Path, content: dict[str, Any], poses: bool = True) -> Calibration
     is_list = isinstance(listed_names, list) and all(isinstance(name, str) for name in listed_names)
     names = listed_names if is_list else [*tables]
     if not names:
-        raise unreadable(path, "it has neither 'names' nor matrices K_<camera>")
-    check_count(path, len(names))
+        raise files.unreadable(path, "it has neither 'names' nor matrices K_<camera>")
+    files.check_count(path, len(names))
     facts = {"distortion_model": "none", "pixel_center": found.get("pixel_center", 0)}
     cameras, plain = [], []
     for name in names:
         table = tables.get(name, {})
-        with error_context(label.name, name):
+        with files.error_context(label.name, name):
             for key, value in table.items():
                 if isinstance(value, dict) and value.get("data"):
                     table[key] = matrix_of(value, f"{key}_{name}").tolist()
@@ -76,7 +70,7 @@ def read(path: Path, content: dict[str, Any], poses: bool = True) -> Calibration
                 raise InputError(f"K_{name} is missing", CORRECTION_HINT)
         cameras.append(table_camera(label, name, facts | table, poses))
         plain += [] if coefficients_of(table) else [name]
-    notices = undistorted(lens_file(path).name, plain)
+    notices = files.undistorted(files.lens_file(path).name, plain)
     return Calibration(path=path, scale=Scale.ARBITRARY, cameras=tuple(cameras), notices=notices)
 
 

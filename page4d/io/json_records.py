@@ -18,15 +18,9 @@ from pydantic.dataclasses import dataclass
 from pydantic_core import CoreSchema, core_schema
 
 from page4d.errors import InputError, UsageError, did_you_mean, shortened, unknown_name
+from page4d.io import documents
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
-from page4d.io.documents import (
-    DocumentError,
-    DocumentMissingError,
-    first_violation,
-    parse_json,
-    read_bytes,
-    read_text,
-)
+from page4d.io.documents import DocumentError, DocumentMissingError
 
 MAX_RECORD_BYTES = 1024**3
 """Largest record that is read."""
@@ -118,8 +112,8 @@ def read_model(path: Path, model: type[Model]) -> Model:
         InputError: if the file is missing, is not JSON, or lacks a required field.
     """
     try:
-        text = read_text(path, MAX_RECORD_BYTES)
-        parse_json(text)  # refuses repeated keys
+        text = documents.read_text(path, MAX_RECORD_BYTES)
+        documents.parse_json(text)  # refuses repeated keys
     except DocumentMissingError as error:
         raise InputError(f"'{path}' is missing", "give the output folder of a page4d run") from error
     except DocumentError as error:
@@ -131,7 +125,7 @@ def _validated(path: Path, model: type[Model], text: str | bytes) -> Model:
     try:
         return model.model_validate_json(text)
     except ValidationError as error:
-        raise _changed(path, first_violation(error, "the file")) from error
+        raise _changed(path, documents.first_violation(error, "the file")) from error
 
 
 def _changed(path: Path, found: str) -> InputError:
@@ -176,7 +170,7 @@ def read_sealed(path: Path, model: type[Model]) -> Model:
         InputError: if the file is missing, or any byte of it was changed.
     """
     try:
-        data = read_bytes(path, MAX_RECORD_BYTES)
+        data = documents.read_bytes(path, MAX_RECORD_BYTES)
     except DocumentError as error:
         raise InputError(f"'{path}' cannot be read: {error}", RESTORE_RECORD) from error
     body, seal, rest = data.rpartition(_SEAL)
@@ -242,7 +236,7 @@ def config_from_json(
         UsageError: if the text is not such a record, names an unknown field or holds a wrong type.
     """
     try:
-        content = parse_json(text)
+        content = documents.parse_json(text)
         return adapter.validate_json(text, strict=strict)
     except DocumentError as error:
         raise UsageError(f"{name} configuration: text: {error}", hint) from error

@@ -11,20 +11,12 @@ from itertools import combinations
 import numpy as np
 from jaxtyping import Float
 
+from page4d.rig import graph
 from page4d.rig.adjust import TEXTURE_SIGMA, Adjustment, Observations, adjust, merge_tracks
 from page4d.rig.edges import Directions, ViewEdges, in_order, shared_directions
 from page4d.rig.epipolar import RelativePose, pose_of, relative_pose_of
 from page4d.rig.evidence import TextureSource
-from page4d.rig.graph import (
-    DIRECTION_LIMIT_DEG,
-    ROTATION_LIMIT_DEG,
-    Placement,
-    choose_links,
-    choose_pairs,
-    confirmed,
-    main_parts,
-    place,
-)
+from page4d.rig.graph import Placement
 from page4d.rig.length import person_height
 from page4d.rig.people.keypoints import ideal_people
 from page4d.rig.people.pairs import common_people
@@ -263,7 +255,7 @@ class Assembly:
             return
         affinity = common_people(self.people, self.num_instants)
         known = [pair for pair, evidence in self.pairs if evidence is Evidence.PEOPLE]
-        wanted = tuple(known) or choose_pairs(affinity)
+        wanted = tuple(known) or graph.choose_pairs(affinity)
         while wanted:
             for done, (first, second) in enumerate(wanted):
                 self.progress(done, len(wanted), "registering: pairs from people")
@@ -278,7 +270,7 @@ class Assembly:
                 )
                 self.pairs[(first, second), Evidence.PEOPLE] = self._with_known_pose(found)
             tried = {pair for pair, evidence in self.pairs if evidence is Evidence.PEOPLE}
-            wanted = choose_links(affinity, tried, [pair.views for pair in self.accepted()])
+            wanted = graph.choose_links(affinity, tried, [pair.views for pair in self.accepted()])
 
     def _with_known_pose(self, pair: PairPose) -> PairPose:
         """Give a pair of known cameras their relative pose, unless its evidence shows another."""
@@ -289,7 +281,7 @@ class Assembly:
             return replace(pair, reason="the calibrated cameras are at one point", needs_loop=False)
         turn = float(rotation_angle_deg(pose.rotation, pose_of(pair).rotation))
         bend = float(direction_angle_deg(pose.direction, pose_of(pair).direction))
-        if turn > ROTATION_LIMIT_DEG or bend > DIRECTION_LIMIT_DEG:
+        if turn > graph.ROTATION_LIMIT_DEG or bend > graph.DIRECTION_LIMIT_DEG:
             differs = f"{turn:.0f} degrees in rotation and {bend:.0f} in direction from the calibration"
             return replace(pair, reason=differs, needs_loop=False, contradicts_known=True)
         return replace(pair, rotation=pose.rotation, direction=pose.direction)
@@ -332,7 +324,7 @@ class Assembly:
         """Add pairs from texture, by one method after the other until all views are placed."""
         is_large = len(self.names) >= _CHOSEN_BY_TEXTURE
         affinity = self.texture[-1].affinity() if is_large else np.ones((len(self.names),) * 2)
-        wanted = [pair for pair in choose_pairs(affinity) if self._axis_angle_deg(pair) < _TEXTURE_RANGE_DEG]
+        wanted = [pair for pair in graph.choose_pairs(affinity) if self._axis_angle_deg(pair) < _TEXTURE_RANGE_DEG]
         from_people, is_rough = self.cameras(), tolerance > 1.0
         for source in self.texture:
             for done, (first, second) in enumerate(wanted):
@@ -344,7 +336,7 @@ class Assembly:
                     found = self._fitting(found)
                 found = self._along_edges(_agreeing(self._with_known_pose(found), from_people))
                 self.pairs[found.key] = found
-            for found in confirmed(list(self.pairs.values())):
+            for found in graph.confirmed(list(self.pairs.values())):
                 self.pairs[found.key] = found
             self._solve(tolerance)
             if self._is_whole():
@@ -402,7 +394,7 @@ class Assembly:
         affinity = np.zeros((len(self.names),) * 2)
         for pair in combinations(sorted(self.cameras()), 2):
             affinity[pair] = max(1 - self._axis_angle_deg(pair) / _TEXTURE_RANGE_DEG, 0.0)
-        return list(choose_pairs(affinity))
+        return list(graph.choose_pairs(affinity))
 
     def share_of_people(self, pair: Pair, pose: RelativePose | None) -> float | None:
         """Return the share of the joints in two views that fit a pose, if people agree on any."""
@@ -432,14 +424,14 @@ class Assembly:
 
     def parts(self) -> tuple[tuple[int, ...], ...]:
         """Return the parts of the rig that accepted pairs connect, the main one first."""
-        return main_parts(len(self.names), self.accepted(), [*self.known])
+        return graph.main_parts(len(self.names), self.accepted(), [*self.known])
 
     def _solve(self, tolerance: float) -> None:
         self.placement, self.adjustment = _NOWHERE, None
         part = self.parts()[0]
         if len(part) < 2 or self.known.keys() >= {*part}:
             return
-        self.placement = place(part, self.accepted(), self.lenses, tolerance, self.known_poses)
+        self.placement = graph.place(part, self.accepted(), self.lenses, tolerance, self.known_poses)
         if len(self.placement.views) >= 2 and not self.known.keys() >= {*self.placement.views}:
             self.adjustment = self.adjusted(self.tracks())
 

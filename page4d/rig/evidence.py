@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from page4d.options import MAX_REGISTRATION_INSTANTS, RegisterSettings
+from page4d.rig import texture, texture_pairs
 from page4d.rig.camera_motion import ViewMotion, measure_camera_motion
 from page4d.rig.edges import ViewEdges
 from page4d.rig.epipolar import RelativePose
@@ -21,24 +22,7 @@ from page4d.rig.lens import lenses_of
 from page4d.rig.people.keypoints import detect_people
 from page4d.rig.records import Array, Evidence, Lens, Pair, PairPose, StageProgress, ViewPeople, no_progress, of_stage
 from page4d.rig.samples import ViewSample, sample_views, with_content
-from page4d.rig.texture import (
-    ROOT_SIFT,
-    WIDE_RATIO,
-    TextureMatches,
-    TextureMethod,
-    ViewTexture,
-    common_texture,
-    extract_texture,
-    match_near,
-    match_textures,
-)
-from page4d.rig.texture_pairs import (
-    FIT_TOLERANCE,
-    GUIDE_BAND,
-    determined_pair,
-    may_be_determined,
-    register_texture_pair,
-)
+from page4d.rig.texture import TextureMatches, TextureMethod, ViewTexture
 from page4d.scene.records import Scene
 from page4d.scene.timeline import build_timeline
 
@@ -227,9 +211,9 @@ class TextureSource:
         if self.kind is Evidence.LEARNED:
             return learned_method(is_quick=self.is_quick)
         if not self.is_quick:
-            return ROOT_SIFT
+            return texture.ROOT_SIFT
         instants, side = (1, MAX_SIDE_PX) if TEXTURE_MODEL.are_present else (QUICK_INSTANTS, QUICK_SIDE_PX)
-        return replace(ROOT_SIFT, max_instants=instants, max_side_px=side)
+        return replace(texture.ROOT_SIFT, max_instants=instants, max_side_px=side)
 
     @cached_property
     def views(self) -> tuple[ViewTexture, ...]:
@@ -246,7 +230,7 @@ class TextureSource:
         begin = time.perf_counter()
         step = of_stage(pixels.progress, f"detecting: {self.kind}")
         scene = with_content(pixels.scene, pixels.samples)
-        found = extract_texture(scene, self.pixels.instants, pixels.lenses, method, step, known)
+        found = texture.extract_texture(scene, self.pixels.instants, pixels.lenses, method, step, known)
         self.seconds[self.kind.value] = self.seconds.get(self.kind.value, 0.0) + time.perf_counter() - begin
         return found
 
@@ -259,15 +243,15 @@ class TextureSource:
         """Return the common texture of all pairs of views; 0 where matching is costly and has no prospect."""
         lenses = self.pixels.lenses
         if not (self.is_quick and self.kind is Evidence.LEARNED):
-            return common_texture(self.views, lenses)
-        counts = common_texture(self.views, lenses, QUICK_FEATURES, WIDE_RATIO)
+            return texture.common_texture(self.views, lenses)
+        counts = texture.common_texture(self.views, lenses, QUICK_FEATURES, texture.WIDE_RATIO)
         return np.where(counts > MIN_ALIKE, counts, 0.0)
 
     def matches(self, views: Pair, lenses: tuple[Lens, Lens]) -> TextureMatches:
         """Return the matches of a pair of views."""
         if views not in self.matched:
             first, second = (self.views[view] for view in views)
-            self.matched[views] = match_textures(first, second, lenses, self.method)
+            self.matched[views] = texture.match_textures(first, second, lenses, self.method)
         return self.matched[views].through(lenses, self.method.tolerance(lenses))
 
     def near(
@@ -280,22 +264,24 @@ class TextureSource:
         """
         if self.kind is not Evidence.LEARNED:
             first, second = (self.views[view] for view in views)
-            return match_near(first, second, lenses, pose, GUIDE_BAND)
+            return texture.match_near(first, second, lenses, pose, texture_pairs.GUIDE_BAND)
         found = self.matches(views, lenses)
-        count = found.num_distinct(found.inliers(pose, FIT_TOLERANCE))
+        count = found.num_distinct(found.inliers(pose, texture_pairs.FIT_TOLERANCE))
         if len(self.pixels.lenses) > MAX_DENSE_VIEWS or not (are_alone or FEW_NEAR[0] <= count < FEW_NEAR[1]):
             return found
         more = replace(self.method, max_instants=MORE_INSTANTS)
         for view in {*views} - self.dense.keys():
             (self.dense[view],) = self._extracted(self.pixels.of_views([view]), more, self.views[view])
-        return match_textures(self.dense[views[0]], self.dense[views[1]], lenses, self.method)
+        return texture.match_textures(self.dense[views[0]], self.dense[views[1]], lenses, self.method)
 
     def registered(
         self, views: Pair, lenses: tuple[Lens, Lens], before: PairPose | None = None, *, is_rough: bool = False
     ) -> PairPose:
         """Return the pose of a pair of views, with the reason if it is refused."""
         matches, seed = self.matches(views, lenses), self.pixels.settings.seed
-        return register_texture_pair(matches, views, seed, self.method, before=before, is_rough=is_rough)
+        return texture_pairs.register_texture_pair(
+            matches, views, seed, self.method, before=before, is_rough=is_rough
+        )
 
     def pair(self, views: Pair, lenses: tuple[Lens, Lens], pose: RelativePose | None = None) -> PairPose | None:
         """Return the best pose of a pair of views, or a given one, None unless texture determines it.
@@ -303,9 +289,9 @@ class TextureSource:
         A best pose is sought among more matches than those that a given one is compared with.
         """
         matches, seed = self.matches(views, lenses), self.pixels.settings.seed
-        if pose is None and self.finer is not None and may_be_determined(matches, seed):
+        if pose is None and self.finer is not None and texture_pairs.may_be_determined(matches, seed):
             matches = self.finer.matches(views, lenses)
-        return determined_pair(matches, views, self.kind, seed, pose)
+        return texture_pairs.determined_pair(matches, views, self.kind, seed, pose)
 
     @cached_property
     def finer(self) -> "TextureSource | None":

@@ -34,6 +34,7 @@ from page4d.output.record import (
     write_run,
 )
 from page4d.records import Predictions
+from page4d.run import summary
 from page4d.run.bounded_queue import BoundedQueue
 from page4d.run.chunk_source import (
     ArrivedChunk,
@@ -58,15 +59,6 @@ from page4d.run.stages.stitch import StitchedChunk, stitch
 from page4d.run.stages.write import FileOptions, Writer
 from page4d.run.state import StateFolder, check_disk, is_occupied
 from page4d.run.state_records import FileRecord, FinishedChunk, RunState, transform_of
-from page4d.run.summary import (
-    begun_record,
-    check_seams,
-    count_empty_frames,
-    fault_records,
-    final_notices,
-    finished_record,
-    write_previews,
-)
 from page4d.run.time import record_rates
 from page4d.scene.batches import scene_cameras
 
@@ -143,7 +135,7 @@ class Run:
         """Reconstruct what is not finished yet, and write the files of the whole capture."""
         for notice in (*self.scene.notices, *self.plan.notices):
             self.journal.notice(notice)
-        begun = begun_record(self.plan, self.layout, self.state)
+        begun = summary.begun_record(self.plan, self.layout, self.state)
         write_run(self.layout, begun)
         self._reconstruct_chunks()
         files, record = self._finish_stages(begun)
@@ -152,7 +144,7 @@ class Run:
             write_run(self.layout, record)
             with self.journal.timed("preview"):
                 output = open_output(self.layout.folder, allow_incomplete=True)
-                files += write_previews(output, self.scene)
+                files += summary.write_previews(output, self.scene)
         self.journal.seconds["total"] += time.perf_counter() - begin
         if is_new and self.open_chunks is local_chunks:  # a cluster's times are those of waiting
             record_rates(self.plan, self.journal.seconds)
@@ -397,15 +389,15 @@ class Run:
             seam=stitched.seam,
             rig=stitched.fit,
             calibration=facts.residuals,
-            empty_frames=count_empty_frames(stitched.predictions),
-            faults=fault_records(stitched.predictions, chunk.start),
+            empty_frames=summary.count_empty_frames(stitched.predictions),
+            faults=summary.fault_records(stitched.predictions, chunk.start),
             refined=facts.domain.refined,
             domain=facts.domain.record,
         )
 
     def _check_seams(self, chunks: list[ChunkRecord]) -> None:
         if self.plan.settings.strict_seams:
-            check_seams(chunks, self.plan.max_side)
+            summary.check_seams(chunks, self.plan.max_side)
 
     def _finish_stages(self, begun: RunRecord) -> tuple[list[WrittenFile], RunRecord]:
         """Write the files of the whole capture, and report on the whole run."""
@@ -427,8 +419,8 @@ class Run:
         files = write_capture_cameras(self.layout, cameras)
         files += self.motion.finish(self._history(self.state))
         decided = [stage.decided for stage in self.stages if stage.decided is not None]
-        record = finished_record(begun, self.plan, self.state, self.finished, decided)
-        for notice in final_notices(self.plan, record, self.finished):
+        record = summary.finished_record(begun, self.plan, self.state, self.finished, decided)
+        for notice in summary.final_notices(self.plan, record, self.finished):
             self.journal.notice(notice)
         return files, record.model_copy(update={"warnings": self.journal.warnings})
 

@@ -12,14 +12,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from page4d.errors import InputError, Level, Notice, UsageError, counted, listed, shortened, unknown_name
-from page4d.io.documents import (
-    DocumentError,
-    DocumentMissingError,
-    first_violation,
-    parse_json,
-    parse_toml,
-    read_text,
-)
+from page4d.io import documents
+from page4d.io.documents import DocumentError, DocumentMissingError
 from page4d.io.input_files import composed, missing_path_hint
 from page4d.scene.images import ImageFolderSource
 from page4d.scene.records import SYNC_HINT, Clock, FrameSource
@@ -378,7 +372,7 @@ def read_sync_file(path: Path, names: Sequence[str]) -> dict[str, Clock]:
             values = _ClockEntry.model_validate(entry)
         except ValidationError as error:
             raise UsageError(
-                f"{path.name}: view '{shortened(name)}': {first_violation(error, 'entry')}",
+                f"{path.name}: view '{shortened(name)}': {documents.first_violation(error, 'entry')}",
                 f"give offset_s in seconds after another view (not a date), at most {_MAX_OFFSET_S:,.0f}; "
                 f"and rate, {_MIN_RATE:g} to {_MAX_RATE:g}",
             ) from error
@@ -394,8 +388,8 @@ def _parse(path: Path) -> object:
             "put it into the folder of the scene or the camera, and pass ⟨sync=auto⟩",
         )
     try:
-        text = read_text(path)
-        return parse_toml(text) if path.suffix.lower() == ".toml" else parse_json(text)
+        text = documents.read_text(path)
+        return documents.parse_toml(text) if path.suffix.lower() == ".toml" else documents.parse_json(text)
     except DocumentMissingError:
         hint = missing_path_hint(path, f"give a file, or one of: {', '.join(MODES)}", MODES)
         raise UsageError(f"sync file '{shortened(str(path))}' does not exist", hint) from None

@@ -14,33 +14,17 @@ from page4d.formats.calibrations import describes_cameras, is_calibration_name
 from page4d.formats.files import partner_of
 from page4d.io.atomic import real_path
 from page4d.io.input_files import CAMERA_NAME, VIDEO_SUFFIXES, composed, missing_path_hint, natural_key
+from page4d.scene import layout
 from page4d.scene.images import IMAGE_SUFFIXES, UNREAD_SUFFIXES, files_with
-from page4d.scene.layout import (
-    SMALL_FOLDERS,
-    SYSTEM_FOLDERS,
-    Candidate,
-    LeftOut,
-    are_takes,
-    cameras_alone,
-    cameras_in_names,
-    image_view,
-    is_holder,
-    is_no_camera,
-    left_beside,
-    missing_chapters,
-    notices_of,
-    one_series,
-    recordings_below,
-    views_of_instants,
-)
+from page4d.scene.layout import Candidate, LeftOut
 from page4d.scene.stamps import TABLE_FOLDER, is_stamp_table
 
 RESERVED_FOLDERS = {
     "masks": "masks, read with ⟨masks⟩",
     "truth": "ground truth",
     "sparse": "a COLMAP calibration",
-    **dict.fromkeys(SMALL_FOLDERS, "small copies of recordings"),
-    **dict.fromkeys(SYSTEM_FOLDERS, "a folder of the operating system"),
+    **dict.fromkeys(layout.SMALL_FOLDERS, "small copies of recordings"),
+    **dict.fromkeys(layout.SYSTEM_FOLDERS, "a folder of the operating system"),
 }
 """Names of folders that are not views."""
 
@@ -111,7 +95,7 @@ def discover(folder: Path, calibration: Path | None = None, sync: str = "") -> D
         candidates=_distinct(candidates),
         left_out=tuple(left),
         sync_file=entries.sync_file,
-        notices=(*_ignored(ignored), *missing_chapters(candidates), *instants),
+        notices=(*_ignored(ignored), *layout.missing_chapters(candidates), *instants),
     )
 
 
@@ -145,7 +129,7 @@ def _entries(folder: Path, calibration: Path | None, sync: Path | None) -> _Entr
                 ignored[notice].append(entry.name)
         elif not entry.is_dir():
             recordings.append(Candidate(name=composed(entry.stem), path=entry, label=entry.name))
-        elif view := image_view(entry, entry.name):
+        elif view := layout.image_view(entry, entry.name):
             recordings.append(view)
         else:
             folders.append(entry)
@@ -159,14 +143,14 @@ def _views(folder: Path, entries: _Entries) -> tuple[list[Candidate], list[LeftO
         InputError: if there is no view.
     """
     candidates, folders, left = [*entries.recordings], [*entries.folders], []
-    below = _below(folders) if all(is_no_camera(candidate.name) for candidate in candidates) else {}
+    below = _below(folders) if all(layout.is_no_camera(candidate.name) for candidate in candidates) else {}
     if _are_cameras(below):
         for entry, (kept, more) in below.items():
             folders.remove(entry)
             candidates += kept
             left += more
         candidates.sort(key=lambda candidate: natural_key(candidate.name))
-    elif not candidates and (loose := image_view(folder, ".")) and cameras_in_names(loose)[0]:
+    elif not candidates and (loose := layout.image_view(folder, ".")) and layout.cameras_in_names(loose)[0]:
         candidates.append(replace(loose, label=""))
         for names in entries.ignored.values():
             names[:] = [name for name in names if folder / name not in loose.files]
@@ -174,14 +158,14 @@ def _views(folder: Path, entries: _Entries) -> tuple[list[Candidate], list[LeftO
         entries.ignored[_folder_without_images(entry)].append(entry.name)
     if not candidates:
         raise _no_videos(folder, {entry: len(kept) for entry, (kept, _) in below.items()}, _ignored(entries.ignored))
-    candidates, more = cameras_alone(candidates)
+    candidates, more = layout.cameras_alone(candidates)
     left += more
-    if len(candidates) == 1 and (alone := cameras_in_names(candidates[0]))[0]:
+    if len(candidates) == 1 and (alone := layout.cameras_in_names(candidates[0]))[0]:
         candidates, more = alone
         left += more
-    candidates, instants = views_of_instants(folder, candidates)
+    candidates, instants = layout.views_of_instants(folder, candidates)
     if instants:
-        candidates, more = cameras_alone(candidates)
+        candidates, more = layout.cameras_alone(candidates)
         left += more
     return candidates, left, instants
 
@@ -208,16 +192,16 @@ def _ignored(reasons: dict[Notice, list[str]]) -> list[Notice]:
 
 def _below(folders: list[Path]) -> dict[Path, tuple[list[Candidate], list[LeftOut]]]:
     """Return the recordings below folders that may be those of single cameras."""
-    may_be = [entry for entry in folders if not (entry / _RESULT).is_file() and not is_no_camera(entry.name)]
-    found = {entry: recordings_below(entry) for entry in may_be}
+    may_be = [entry for entry in folders if not (entry / _RESULT).is_file() and not layout.is_no_camera(entry.name)]
+    found = {entry: layout.recordings_below(entry) for entry in may_be}
     return {entry: views for entry, views in found.items() if views[0]}
 
 
 def _are_cameras(below: dict[Path, tuple[list[Candidate], list[LeftOut]]]) -> bool:
     """Return whether folders are those of the cameras of a rig: several with one recording each."""
-    if len(below) < 2 or any(len(kept) != 1 or is_holder(entry.name) for entry, (kept, _) in below.items()):
+    if len(below) < 2 or any(len(kept) != 1 or layout.is_holder(entry.name) for entry, (kept, _) in below.items()):
         return False
-    return not are_takes([recording for kept, _ in below.values() for recording in kept])
+    return not layout.are_takes([recording for kept, _ in below.values() for recording in kept])
 
 
 def select_views(
@@ -230,11 +214,11 @@ def select_views(
         UsageError: if a name is unknown or repeated.
     """
     chosen, notices = _selected(found, wanted, folder)
-    series = [one_series(candidate) for candidate in chosen]
+    series = [layout.one_series(candidate) for candidate in chosen]
     left = [one for one in found.left_out if one.candidate not in chosen]
     left += [one for _, more in series for one in more]
-    left += [one for candidate in chosen for one in left_beside(candidate, folder)]
-    return tuple(candidate for candidate, _ in series), (*notices, *notices_of(left))
+    left += [one for candidate in chosen for one in layout.left_beside(candidate, folder)]
+    return tuple(candidate for candidate, _ in series), (*notices, *layout.notices_of(left))
 
 
 def _selected(

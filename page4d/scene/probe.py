@@ -12,25 +12,11 @@ from numpy.typing import NDArray
 
 from page4d.errors import InputError, Level, Notice, counted, listed
 from page4d.io.input_files import DEFAULT_MAX_MEGAPIXELS, check_pixels, check_regular_file
+from page4d.scene import video
 from page4d.scene.image_file import Orientation, display_matrix, orientation_of
 from page4d.scene.packing import MOSAIC, check_halves, check_side_data, comparison_size, is_mosaic
 from page4d.scene.timeline import timing
-from page4d.scene.video import (
-    PacketExtent,
-    TimeCode,
-    VideoSource,
-    check_decoding_memory,
-    damage_error,
-    declared_length,
-    empty_frames,
-    first_frame,
-    no_intact_frame_error,
-    open_container,
-    scan_for_damage,
-    timecode_rate,
-    video_stream,
-    video_streams,
-)
+from page4d.scene.video import PacketExtent, TimeCode, VideoSource
 
 _HDR_TRANSFERS = {16: "PQ", 18: "HLG"}
 _ALPHA_FORMATS = ("yuva", "gbrap", "rgba", "argb", "bgra", "abgr", "ya8", "ya16")
@@ -90,7 +76,7 @@ def _content_notices(name: str, frame: Any, stream: Any) -> list[Notice]:
 
 def _stream_notice(path: Path, container: Any, is_footage: bool) -> list[Notice]:
     """Return a notice if a file has more than one video stream."""
-    contexts = [stream.codec_context for stream in video_streams(container, is_footage=is_footage)]
+    contexts = [stream.codec_context for stream in video.video_streams(container, is_footage=is_footage)]
     if len(contexts) < 2:
         return []
     # PyAV has no context for unknown codecs.
@@ -124,14 +110,14 @@ def probe_video(
     """
     check_regular_file(path)
     name, label = name or path.stem, label or path.name
-    with open_container(path) as container:
-        stream = video_stream(container, path, is_footage=is_footage)
+    with video.open_container(path) as container:
+        stream = video.video_stream(container, path, is_footage=is_footage)
         context, is_avi = stream.codec_context, container.format.name == "avi"
         check_pixels(path.name, context.width, context.height, max_megapixels)
         shown, ends_early = _shown_packets(path, container, stream)
-        first, is_clean = first_frame(path, is_footage=is_footage)
+        first, is_clean = video.first_frame(path, is_footage=is_footage)
         if (ends_early and not allow_damaged) or not shown:
-            raise damage_error(path)
+            raise video.damage_error(path)
         check_side_data(path.name, first)
         turn, turn_notices = upright(name, first)
         orientation = turn or Orientation()
@@ -168,7 +154,7 @@ def probe_video(
             num_early = 0 if begin is None else int(np.searchsorted(pts, begin))
             pts = pts[num_early:]
         if num_early == len(times):
-            raise damage_error(path)
+            raise video.damage_error(path)
         if num_early:
             text = f"{name}: {counted(num_early, 'frame')} left out: the recording begins between two key frames"
             notices.append(Notice(text))
@@ -206,7 +192,9 @@ def _shown_packets(path: Path, container: Any, stream: Any) -> tuple[list[_Packe
     extent = PacketExtent(path, container, stream)
     # Only these fields are kept: the packets of a long recording would not fit into memory.
     packets = [(p.pts, p.dts, p.is_keyframe, p.is_discard, p.is_corrupt) for p in extent.packets() if p.size]
-    declared = declared_length(container, stream) - empty_frames(container, [packet[1] for packet in packets])
+    declared = video.declared_length(container, stream) - video.empty_frames(
+        container, [packet[1] for packet in packets]
+    )
     ends_early = any(corrupt for *_, corrupt in packets) or 0 < len(packets) < declared or extent.is_cut()
     return [_Packet(*fields) for *fields, discarded, _ in packets if not discarded], ends_early
 
@@ -232,14 +220,14 @@ def _frame_times(
 
 def _without_damage(source: VideoSource) -> VideoSource:
     """Keep only the frames that a full decode finds intact, and add a notice with their number."""
-    scan = scan_for_damage(source.path)
+    scan = video.scan_for_damage(source.path)
     num_intact = int(scan.intact.sum())
     if num_intact == 0:
-        raise no_intact_frame_error(source.path)
+        raise video.no_intact_frame_error(source.path)
     lost = max(scan.expected, len(source.frame_times)) - num_intact
     if lost == 0 and num_intact == len(source.frame_times) and not scan.ends_early:
         return source
-    check_decoding_memory(source.path)
+    video.check_decoding_memory(source.path)
     problem = "is damaged" if lost or not scan.ends_early else "ends early"
     used = "1 intact frame is used" if num_intact == 1 else f"{num_intact} intact frames are used"
     notice = Notice(f"{source.label} {problem}: {used}" + (f", {lost} left out" if lost else ""))
@@ -263,10 +251,10 @@ def first_picture(path: Path) -> NDArray[np.uint8]:
     Raises:
         InputError: if it cannot be decoded, or has more than `DEFAULT_MAX_MEGAPIXELS` million pixels.
     """
-    with open_container(path) as container:
-        context = video_stream(container, path).codec_context
+    with video.open_container(path) as container:
+        context = video.video_stream(container, path).codec_context
         check_pixels(path.name, context.width, context.height, DEFAULT_MAX_MEGAPIXELS)
-    frame, _ = first_frame(path)
+    frame, _ = video.first_frame(path)
     orientation, _ = upright(path.stem, frame)
     return (orientation or Orientation()).apply(frame.to_ndarray(format="rgb24"))
 
@@ -290,7 +278,7 @@ def _timecode(path: Path, container: Any, stream: Any) -> TimeCode | None:
         # Matroska writes the key in capitals.
         codes = [str(value) for key, value in metadata.items() if key.lower() == "timecode"]
         if codes:
-            rate = timecode_rate(path) if name.startswith("mov") else None
+            rate = video.timecode_rate(path) if name.startswith("mov") else None
             is_stated = rate is not None or name == "mxf"  # whose time codes count at the edit rate
             return TimeCode(codes[0], rate or float(stream.guessed_rate or stream.average_rate or 25), is_stated)
     return None

@@ -10,20 +10,9 @@ from page4d.errors import OutputError, UsageError
 from page4d.formats.ply import PointCloud
 from page4d.io.atomic import check_file, real_path
 from page4d.output.reader import Output
+from page4d.viewer import scene
 from page4d.viewer.content import SHOWN_AT_FIRST, ViewerContent
-from page4d.viewer.scene import (
-    MAX_SEGMENTS,
-    MAX_TRACKS,
-    TRAIL,
-    CameraNodes,
-    Thumbnails,
-    add_cloud,
-    add_segments,
-    default_steps,
-    prepare_scene,
-    track_segments,
-    velocity_segments,
-)
+from page4d.viewer.scene import CameraNodes, Thumbnails
 from page4d.viewer.server import running_server
 
 Progress = Callable[[int, int], None]
@@ -56,8 +45,8 @@ def estimated_bytes(content: ViewerContent, *, with_pictures: bool) -> int:
     """Return the size of the page, without a choice of views."""
     pictures = content.num_times * len(content.views) if with_pictures else 0
     points = content.num_sent * _POINT_BYTES[content.precision]
-    tracks = min(content.tracks.num_tracks, MAX_TRACKS) if content.tracks is not None else 0
-    lines = content.num_times * ((MAX_SEGMENTS if content.output.has_velocity else 0) + tracks * TRAIL)
+    tracks = min(content.tracks.num_tracks, scene.MAX_TRACKS) if content.tracks is not None else 0
+    lines = content.num_times * ((scene.MAX_SEGMENTS if content.output.has_velocity else 0) + tracks * scene.TRAIL)
     return round(_CLIENT_BYTES + points + pictures * _PICTURE_BYTES + lines * _SEGMENT_BYTES)
 
 
@@ -91,21 +80,21 @@ def record_page(
     check_size(content, with_pictures=thumbnails is not None)
     with running_server(0, content.output.run.scene.name) as server:
         serializer = server.get_scene_serializer()
-        prepare_scene(server, content)
+        scene.prepare_scene(server, content)
         cameras = CameraNodes(server.scene, content, thumbnails)
         instant = server.scene.add_frame("/instant", show_axes=False)
-        span_s = default_steps(content) / content.frame_rate if content.output.has_velocity else 0.0
+        span_s = scene.default_steps(content) / content.frame_rate if content.output.has_velocity else 0.0
         for place, seconds in enumerate(content.durations.tolist()):
             with server.atomic():
                 for layer, cloud in _layers(content, place):
                     points = cloud.xyz, cloud.rgb
-                    add_cloud(server.scene, f"/{layer}/points", content, points, size=content.point_size)
+                    scene.add_cloud(server.scene, f"/{layer}/points", content, points, size=content.point_size)
                     if layer is PointLayer.MOVING and content.output.has_velocity:
-                        segments = velocity_segments(cloud, content.choice, span_s)
-                        add_segments(server.scene, "/velocities/lines", content, segments)
+                        segments = scene.velocity_segments(cloud, content.choice, span_s)
+                        scene.add_segments(server.scene, "/velocities/lines", content, segments)
                 if content.tracks is not None:
-                    segments = track_segments(content.tracks, place)
-                    add_segments(server.scene, "/tracks/lines", content, segments)
+                    segments = scene.track_segments(content.tracks, place)
+                    scene.add_segments(server.scene, "/tracks/lines", content, segments)
                 cameras.show(place)
                 instant.position = (place, 0, 0)
             serializer.insert_sleep(seconds)

@@ -10,18 +10,11 @@ from pydantic import Field
 from page4d.errors import UsageError, shortened
 from page4d.io.folders import cache_folder
 from page4d.io.json_records import FileModel, Sha256, read_cached, write_model
-from page4d.weights.catalogue import (
-    BUNDLED,
-    CATALOGUE,
-    CatalogueEntry,
-    RepositoryKind,
-    entries_of_repository,
-    entry_of_file,
-    find_entry,
-)
+from page4d.weights import catalogue
+from page4d.weights.catalogue import CatalogueEntry, RepositoryKind
 from page4d.weights.file_type import PICKLE_SUFFIXES
 
-BUNDLED_FILE = Path(__file__).parent / "files" / f"{BUNDLED}.safetensors"
+BUNDLED_FILE = Path(__file__).parent / "files" / f"{catalogue.BUNDLED}.safetensors"
 HUB = "hf:"
 _DATASETS = "datasets/"
 INDEX_SUFFIX = ".safetensors.index.json"
@@ -79,12 +72,12 @@ def parse_weights(given: str | Path) -> Path | HubReference:
     if re.match(r"[a-z][a-z0-9+.-]*://", given, re.IGNORECASE):
         raise UsageError(f"weights '{shortened(given)}' are a web address", f"for a file of the hub {_FORM_HINT}")
     path = Path(given)
-    is_bundled = given.lower() == BUNDLED
-    known = is_bundled or given.lower() in CATALOGUE
+    is_bundled = given.lower() == catalogue.BUNDLED
+    known = is_bundled or given.lower() in catalogue.CATALOGUE
     is_path = "/" in given or given in (".", "..") or path.suffix in (*SUFFIXES, *PICKLE_SUFFIXES)
     if is_path or (_exists(path) and not (known and path.is_dir())):
         return path
-    return BUNDLED_FILE if is_bundled else reference_of(find_entry(given))
+    return BUNDLED_FILE if is_bundled else reference_of(catalogue.find_entry(given))
 
 
 def reference_of(entry: CatalogueEntry) -> HubReference:
@@ -179,8 +172,8 @@ def _parse_hub(text: str) -> HubReference:
     repository, file = match["repository"], match["file"]
     if file is not None:
         check_file_name(file, HUB + repository)
-    entry = entry_of_file(repository, file)
-    published = {each.repository_kind for each in entries_of_repository(repository)}
+    entry = catalogue.entry_of_file(repository, file)
+    published = {each.repository_kind for each in catalogue.entries_of_repository(repository)}
     is_dataset = match["datasets"] is not None or published == {RepositoryKind.DATASET}
     return HubReference(
         name=text,

@@ -17,20 +17,11 @@ from page4d.io.atomic import describe_mismatch, file_sha256, real_path
 from page4d.io.folders import check_space, locked
 from page4d.io.json_records import FileModel, Sha256, read_cached, write_model
 from page4d.output.record import WeightsSourceRecord
+from page4d.weights import names
 from page4d.weights.conversion.convert import ConvertSettings, PlannedConversion, plan_conversion, write_conversion
 from page4d.weights.file_type import SETTINGS_FILE, first_bytes
 from page4d.weights.hub import HubFiles, fetch, verify
-from page4d.weights.names import (
-    BUNDLED_FILE,
-    INDEX_SUFFIX,
-    HubReference,
-    Pin,
-    licence_line,
-    parse_weights,
-    read_pin,
-    weights_cache,
-    write_pin,
-)
+from page4d.weights.names import HubReference, Pin
 from page4d.weights.store import FORMAT_VERSION, describe_weights, is_page4d
 
 SUFFIX = ".safetensors"
@@ -69,7 +60,7 @@ def conversion_version() -> str:
 
 def converted_files(key: str = "*") -> Iterator[tuple[Path, ConvertedFile]]:
     """Yield the complete files of the present version of the conversion; of one key, or all."""
-    for record in sorted(weights_cache().glob(f"*-{key}-{conversion_version()}{RECORD_SUFFIX}")):
+    for record in sorted(names.weights_cache().glob(f"*-{key}-{conversion_version()}{RECORD_SUFFIX}")):
         path = record.with_suffix(SUFFIX)
         known = read_cached(record, ConvertedFile)
         if known is not None and path.is_file() and path.stat().st_size == known.num_bytes:
@@ -103,14 +94,14 @@ def convert_once(
         return found
     key = _key(digests, settings)
     waiting = Notice(f"another process converts '{source.name}': waiting for it", Level.STEP)
-    with locked(weights_cache() / "locks" / key, lambda: observer.notice(waiting)):
+    with locked(names.weights_cache() / "locks" / key, lambda: observer.notice(waiting)):
         found = find_converted(digests, settings)
         if found is not None:
             return found
         verify()
         conversion = _plan(source, settings)
         family = next(iter(conversion.sources)).value
-        path = weights_cache() / f"{family}-{key}-{conversion_version()}{SUFFIX}"
+        path = names.weights_cache() / f"{family}-{key}-{conversion_version()}{SUFFIX}"
         _remove_others(path, key)
         record = _convert(conversion, path, family, digests, observer)
         return path, record
@@ -190,12 +181,12 @@ def bundled_weights() -> Path:
     Raises:
         WeightsError: if this installation lacks it.
     """
-    if not BUNDLED_FILE.is_file():
+    if not names.BUNDLED_FILE.is_file():
         raise WeightsError(
-            f"the bundled weights are missing: '{BUNDLED_FILE}'",
+            f"the bundled weights are missing: '{names.BUNDLED_FILE}'",
             "reinstall page4d, pass ⟨weights=FILE⟩, or ⟨untrained=True⟩ to test without trained weights",
         )
-    return BUNDLED_FILE
+    return names.BUNDLED_FILE
 
 
 def find_weights(
@@ -213,16 +204,16 @@ def find_weights(
     """
     if given is None:
         return FoundWeights(path=bundled_weights())
-    reference, observer = parse_weights(given), observer or SilentObserver()
+    reference, observer = names.parse_weights(given), observer or SilentObserver()
     if isinstance(reference, Path):
         return _from_file(reference, sha256, observer)
-    pin = read_pin(reference)
+    pin = names.read_pin(reference)
     shows_licence = not isinstance(observer, SilentObserver)
     if shows_licence and (pin is None or not pin.licence_shown):
         observer.notice(_licence_notice(reference))
     path, expected, pin = _from_hub(reference, pin, observer)
     if shows_licence and not pin.licence_shown:
-        write_pin(reference, pin.model_copy(update={"licence_shown": True}))
+        names.write_pin(reference, pin.model_copy(update={"licence_shown": True}))
     first, entry = pin.files[0], reference.entry
     _check_given(first.name, first.sha256, sha256)
     return FoundWeights(
@@ -246,7 +237,7 @@ def _licence_notice(reference: HubReference) -> Notice:
         text = f"{reference.name}: licence not in page4d's catalogue; it is stated on the page of the repository"
         return Notice(text, Level.STEP)
     level = Level.STEP if entry.commercial else Level.WARNING
-    return Notice(f"{reference.name}: licence {licence_line(entry)}", level)
+    return Notice(f"{reference.name}: licence {names.licence_line(entry)}", level)
 
 
 def _from_hub(reference: HubReference, pin: Pin | None, observer: Observer) -> tuple[Path, str, Pin]:
@@ -292,7 +283,7 @@ def _source_files(path: Path) -> list[Path]:
     Errors of the path are those of its later reading.
     """
     if path.is_dir():
-        indices = sorted(path.glob(f"*{INDEX_SUFFIX}"))
+        indices = sorted(path.glob(f"*{names.INDEX_SUFFIX}"))
         found = [*indices, *sorted(path.glob("*.safetensors"))] if len(indices) == 1 else []
     else:
         try:
@@ -316,7 +307,7 @@ class _FileDigest(FileModel):
 def _known_digest(path: Path) -> str:
     """Return the SHA-256 of a file; it is computed again if the file has changed."""
     place, state = str(real_path(path)), path.stat()
-    record = weights_cache() / "files" / f"{hashlib.sha256(place.encode()).hexdigest()[:16]}.json"
+    record = names.weights_cache() / "files" / f"{hashlib.sha256(place.encode()).hexdigest()[:16]}.json"
     now = {"path": place, "num_bytes": state.st_size, "changed_ns": state.st_mtime_ns}
     known = read_cached(record, _FileDigest)
     if known is not None and known.model_dump(exclude={"sha256"}) == now:

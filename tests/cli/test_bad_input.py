@@ -465,7 +465,7 @@ def test_row_21_a_folder_without_read_permission_is_refused(tmp_path, cli, monke
 
 def test_row_22_a_huge_video_is_refused_without_decoding(tmp_path, cli, monkeypatch):
     clips.huge_header(tmp_path / "cam01.avi")
-    monkeypatch.setattr("page4d.scene.probe.first_frame", lambda _: pytest.fail("a frame was decoded"))
+    monkeypatch.setattr("page4d.scene.video.first_frame", lambda _: pytest.fail("a frame was decoded"))
     assert cli("inspect-scene", tmp_path).code == 3
 
 

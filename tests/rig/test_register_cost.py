@@ -9,7 +9,7 @@ import pytest
 
 from page4d.choices import Registration
 from page4d.rig import assembly as assemble
-from page4d.rig import evidence, register
+from page4d.rig import evidence, register, texture, texture_pairs
 from page4d.rig.assembly import Assembly
 from page4d.rig.checks import refuse_unconfirmed
 from page4d.rig.records import Evidence, Lens, PairPose, PointMatches
@@ -34,13 +34,13 @@ def with_texture(rig: PeopleRig, people: Any, monkeypatch: pytest.MonkeyPatch) -
         return (nowhere,) * len(rig.lenses)
 
     monkeypatch.setattr(register, "is_fetched", lambda: True)
-    monkeypatch.setattr(evidence, "extract_texture", extract)
+    monkeypatch.setattr(texture, "extract_texture", extract)
     monkeypatch.setattr(evidence, "with_content", lambda scene, _: scene)
 
     def nothing(_matches: object, pair: tuple[int, int], _seed: int, _method: object, **_: object) -> PairPose:
         return PairPose(views=pair, evidence=Evidence.TEXTURE, reason="none")
 
-    monkeypatch.setattr(evidence, "register_texture_pair", nothing)
+    monkeypatch.setattr(texture_pairs, "register_texture_pair", nothing)
     pixels = evidence_of(rig, Registration.AUTO)
     pixels.people, pixels.samples = people, ()
     record = register.register_rig(pixels, lambda _: None).record

@@ -113,7 +113,7 @@ def test_the_bundled_network_by_name_is_the_default() -> None:
 
 
 def test_a_missing_file_is_reported(monkeypatch, tmp_path):
-    monkeypatch.setattr("page4d.weights.resolve.BUNDLED_FILE", tmp_path / "lost.safetensors")
+    monkeypatch.setattr("page4d.weights.names.BUNDLED_FILE", tmp_path / "lost.safetensors")
     with pytest.raises(WeightsError, match="the bundled weights are missing") as caught:
         bundled_weights()
     assert "weights=FILE" in caught.value.hint

@@ -18,19 +18,9 @@ from page4d.lab.pretraining.data import Crops, Footage, open_footage, open_pool,
 from page4d.lab.pretraining.mae import MAEConfig
 from page4d.lab.pretraining.profiles import profile_dino, profile_mae
 from page4d.lab.pretraining.tasks import PretrainStep, PretrainTask, build_task
+from page4d.lab.training import engine
 from page4d.lab.training.checkpoint import Checkpoint, RunState, restored_state
-from page4d.lab.training.engine import (
-    Loop,
-    LoopContext,
-    RunRequest,
-    Session,
-    StepResult,
-    autocast,
-    find_resumed,
-    open_context,
-    open_session,
-    optimize,
-)
+from page4d.lab.training.engine import Loop, LoopContext, RunRequest, Session, StepResult
 from page4d.lab.training.logs import TrainObserver, read_metrics, summarize_metrics
 from page4d.lab.training.optimizers import build_optimizer, check_training_memory, restore_optimizer
 from page4d.lab.training.schedule import MAX_SAMPLES, Budget, Position, begin_decay, fraction_done, rate_at
@@ -156,7 +146,7 @@ def pretrain(request: PretrainRequest, observer: TrainObserver, stop: Callable[[
         OutputError: if the folder cannot be written.
         InterruptedRunError: if the run was stopped; everything is saved.
     """
-    with open_session(request, observer, stop) as session:
+    with engine.open_session(request, observer, stop) as session:
         state, budget = _start(request, session)
         footage = open_footage(
             [Path(scene) for scene in state.config.scenes],
@@ -164,7 +154,7 @@ def pretrain(request: PretrainRequest, observer: TrainObserver, stop: Callable[[
             allow_damaged=request.allow_damaged,
             max_megapixels=request.max_megapixels,
         )
-        with open_context(session, state, budget, _MEMORY_HINT) as context:
+        with engine.open_context(session, state, budget, _MEMORY_HINT) as context:
             Pretraining(state, context, footage).train()
         folder, metrics = session.folder, []
         if session.group.is_main:
@@ -209,12 +199,12 @@ class Pretraining(Loop[PretrainState, PretrainStep, Crops]):
                 yield step, [read(step.samples(batch)) for batch in batches]
 
     def _take(self, step: PretrainStep, batches: list[Crops]) -> StepResult:
-        result = optimize(self.state, step, batches, self._losses, self._context.group)
+        result = engine.optimize(self.state, step, batches, self._losses, self._context.group)
         self.state.task.after_step(step, self._context.group, moved=result.moved)
         return result
 
     def _losses(self, crops: Crops) -> Mapping[str, Tensor]:
-        with autocast(self._context.device, self._context.precision):
+        with engine.autocast(self._context.device, self._context.precision):
             return self.state.task.losses(crops)
 
 
@@ -264,7 +254,7 @@ def _start(request: PretrainRequest, session: Session) -> tuple[PretrainState, B
 
     budget: Budget | None
     if request.resume:
-        stored, budget = find_resumed(
+        stored, budget = engine.find_resumed(
             session.folder, PretrainCheckpoint, lambda stored: requested(stored.config), _BUDGET_OPTIONS
         )
         state = resume(stored, session.device)

@@ -2,21 +2,10 @@
 
 import math
 
+from page4d.lab.synthetic import places
 from page4d.lab.synthetic.furniture import FloorPlan, box
 from page4d.lab.synthetic.materials import Material, plain_material
 from page4d.lab.synthetic.people import Activity, circling_box, flying, rolling_ball, sample_person
-from page4d.lab.synthetic.places import (
-    fittings,
-    furniture,
-    ground,
-    room_around,
-    room_faces,
-    room_light,
-    sunlight,
-    surroundings,
-    table_scene,
-    wall_relief,
-)
 from page4d.lab.synthetic.rigs import CaptureVolume, RigSpec, Rng
 from page4d.lab.synthetic.world import ROOM_FACES, ObjectSpec, Person, WorldSpec
 
@@ -25,25 +14,25 @@ def sample_world(seed: int, rig: RigSpec, outdoor_probability: float = 0.25) -> 
     """Draw a world in which no object occludes a camera or its view of the capture volume."""
     rng = Rng(seed, "world")
     outdoors = rng.chance(outdoor_probability)
-    enclosure = ground(rng) if outdoors else room_around(rng, rig)
+    enclosure = places.ground(rng) if outdoors else places.room_around(rng, rig)
     half, center = ((60.0, 0.0, 60.0), (0.0, 0.0, 0.0)) if outdoors else (enclosure.half, enclosure.center)
     low, high = ((center[0] - half[0], center[2] - half[2]), (center[0] + half[0], center[2] + half[2]))
     floor_plan = FloorPlan(rig, low, high)
     if rig.volume.table_height:
-        objects, people = table_scene(rng, floor_plan, rig.volume)
+        objects, people = places.table_scene(rng, floor_plan, rig.volume)
     else:
         objects, people = _people_in_volume(rng, rig.volume)
     if outdoors:
         faces: tuple[Material, ...] = (enclosure.material,) * ROOM_FACES
-        objects += surroundings(rng, floor_plan, rig)
-        lights = sunlight(rng)
+        objects += places.surroundings(rng, floor_plan, rig)
+        lights = places.sunlight(rng)
     else:
-        faces = room_faces(rng)
-        objects += wall_relief(rng, enclosure, faces)
-        objects += furniture(rng, floor_plan, enclosure)
+        faces = places.room_faces(rng)
+        objects += places.wall_relief(rng, enclosure, faces)
+        objects += places.furniture(rng, floor_plan, enclosure)
         if rig.is_in_hall:
-            objects += fittings(rng, floor_plan, enclosure, rig)
-        lights = room_light(rng, enclosure)
+            objects += places.fittings(rng, floor_plan, enclosure, rig)
+        lights = places.room_light(rng, enclosure)
     objects += _movers(rng, floor_plan, rig)
     if rng.chance(0.25):
         people += _bystander(rng, floor_plan, rig)

@@ -47,15 +47,12 @@ class TrainObserver(Protocol):
 
     def step(self, report: StepReport) -> None:
         """Receive the report on the latest steps."""
-        ...
 
     def evaluation(self, step: int, metrics: Evaluation) -> None:
         """Receive metrics on held-out scenes after a step."""
-        ...
 
     def message(self, text: str) -> None:
         """Receive a line of text."""
-        ...
 
 
 class SilentTrainingObserver:

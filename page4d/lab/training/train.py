@@ -17,21 +17,11 @@ from torch.utils.checkpoint import checkpoint
 import page4d
 from page4d.errors import UsageError
 from page4d.io.atomic import parse_pin
+from page4d.lab.training import engine
 from page4d.lab.training import state as states
 from page4d.lab.training.config import SYNTHETIC, TrainConfig, TrainedPart
 from page4d.lab.training.data import CurriculumStep, Source, advance, feed_batches, open_training_sources, plan_step
-from page4d.lab.training.engine import (
-    Loop,
-    LoopContext,
-    RunRequest,
-    Session,
-    StepResult,
-    autocast,
-    find_resumed,
-    open_context,
-    open_session,
-    optimize,
-)
+from page4d.lab.training.engine import Loop, LoopContext, RunRequest, Session, StepResult
 from page4d.lab.training.logs import TrainObserver, read_metrics, summarize_metrics
 from page4d.lab.training.losses import losses, motion_losses
 from page4d.lab.training.processes import SINGLE_PROCESS, ProcessGroup
@@ -78,7 +68,7 @@ def take_step(
         return criterion(predict(forward, truth, step, precision), truth)
 
     with _training_only(network, trained):
-        result = optimize(state, step, batches, measure, group)
+        result = engine.optimize(state, step, batches, measure, group)
     if result.moved:
         state.average.update(network, step.step)
     return result
@@ -114,7 +104,7 @@ def predict(forward: Forward, truth: GroundTruth, step: CurriculumStep, precisio
         intrinsics=truth.cameras.intrinsics if step.intrinsics_known else None,
     )
     masks = truth.dynamic.to(truth.images.dtype) if step.masks_known and truth.dynamic is not None else None
-    with autocast(truth.images.device, precision):
+    with engine.autocast(truth.images.device, precision):
         return forward(truth.images, masks, conditioning=conditioning)
 
 
@@ -186,10 +176,10 @@ def train(request: TrainRequest, observer: TrainObserver, stop: Callable[[], int
     """
     if request.workers is not None:
         _check_workers(request.workers)
-    with open_session(request, observer, stop) as session:
+    with engine.open_session(request, observer, stop) as session:
         state, budget = _start(request, session)
         sources = open_training_sources(state.config)
-        with open_context(session, state, budget, _MEMORY_HINT) as context:
+        with engine.open_context(session, state, budget, _MEMORY_HINT) as context:
             SupervisedTraining(state, context, sources).train()
         if session.group.is_main:
             _finish(state, session, half=request.half)
@@ -279,7 +269,9 @@ def _start(request: TrainRequest, session: Session) -> tuple[TrainingState, Budg
     """Build or restore the state, with the settings of the request."""
     device, budget = session.device, request.budget
     if request.resume:
-        stored, budget = find_resumed(session.folder, TrainCheckpoint, lambda _: request.budget, _BUDGET_OPTIONS)
+        stored, budget = engine.find_resumed(
+            session.folder, TrainCheckpoint, lambda _: request.budget, _BUDGET_OPTIONS
+        )
         state = states.resume(stored, device, request.config)
     else:
         assert request.config is not None

@@ -5,16 +5,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from page4d.rig.epipolar import (
-    MAX_STEPS,
-    RelativePose,
-    estimate_pose,
-    normalized_points,
-    pose_of,
-    refine_pose,
-    sampson_errors,
-    unit_rays,
-)
+from page4d.rig import epipolar
+from page4d.rig.epipolar import RelativePose
 from page4d.rig.people.pairs import (
     TOLERANCE,
     PersonPairs,
@@ -160,7 +152,7 @@ def quick_people_pose(people: PersonPairs, start: RelativePose | None = None) ->
     poses = [] if start is None else [start]
     for rows in sorted(rows_of_tracklets(people), key=lambda rows: -len(rows))[:_QUICK_SINGLES]:
         first, second, _ = people.subset(rows).points()
-        pose = estimate_pose(first, second, _HYPOTHESIS_TOLERANCE, 0, _QUICK_POINTS, _QUICK_ITERATIONS)
+        pose = epipolar.estimate_pose(first, second, _HYPOTHESIS_TOLERANCE, 0, _QUICK_POINTS, _QUICK_ITERATIONS)
         poses += [] if pose is None else [pose]
     if not poses:
         return None
@@ -181,19 +173,21 @@ def _assigned(people: PersonPairs, pose: RelativePose) -> PeoplePose:
     return PeoplePose(pose=pose, score=score, matched=people.subset(chosen))
 
 
-def _refined(people: PersonPairs, start: PeoplePose, rounds: int = _ROUNDS, max_steps: int = MAX_STEPS) -> PeoplePose:
+def _refined(
+    people: PersonPairs, start: PeoplePose, rounds: int = _ROUNDS, max_steps: int = epipolar.MAX_STEPS
+) -> PeoplePose:
     best = found = start
     for _ in range(rounds):
         if not len(found.matched.instants):
             break
-        found = _assigned(people, refine_pose(found.pose, *found.matched.points(), _CAUCHY_SCALE, max_steps))
+        found = _assigned(people, epipolar.refine_pose(found.pose, *found.matched.points(), _CAUCHY_SCALE, max_steps))
         best = max(best, found, key=lambda one: one.score)
     return best
 
 
 def _hypothesis(people: PersonPairs, seed: int) -> RelativePose | None:
     first, second, _ = people.points()
-    return estimate_pose(first, second, _HYPOTHESIS_TOLERANCE, seed)
+    return epipolar.estimate_pose(first, second, _HYPOTHESIS_TOLERANCE, seed)
 
 
 def _compatible(people: PersonPairs, rows: NDArray[np.intp], other: NDArray[np.intp]) -> bool:
@@ -204,7 +198,7 @@ def _compatible(people: PersonPairs, rows: NDArray[np.intp], other: NDArray[np.i
 
 
 def _estimated_again(people: PersonPairs, known: PairPose, seed: int) -> PeoplePose | None:
-    pose = pose_of(known)
+    pose = epipolar.pose_of(known)
     chosen, _ = people.assign(pose)
     again = _hypothesis(people.subset(chosen), seed)
     return best_people_pose(people, [pose] if again is None else [pose, again])
@@ -232,14 +226,14 @@ def _jackknife_deg(found: PeoplePose, seed: int) -> float:
         pose = _hypothesis(people, seed)
         if pose is None:
             return 180.0
-        pose = refine_pose(pose, *people.points(), scale=_CAUCHY_SCALE)
+        pose = epipolar.refine_pose(pose, *people.points(), scale=_CAUCHY_SCALE)
         changes.append(rotation_angle_deg(pose.rotation, found.pose.rotation))
     return float(np.median(changes))
 
 
 def _without_parallax(found: PeoplePose) -> str:
     """Return why a pose has no direction, empty if it has one."""
-    first, second = map(unit_rays, found.matched.points()[:2])
+    first, second = map(epipolar.unit_rays, found.matched.points()[:2])
     parallax = float(np.median(direction_angle_deg(first @ found.pose.rotation.T, second)))
     if parallax >= MIN_PARALLAX_DEG:
         return ""
@@ -257,10 +251,10 @@ def share_of_people(people: PairPose | None, pose: RelativePose | None, lenses: 
     if _refusal(people.score, None if are_still else people.control, 0.0, people.num_instants):
         return None
     first, second = (
-        normalized_points(points, lens)
+        epipolar.normalized_points(points, lens)
         for points, lens in zip((people.matches.first, people.matches.second), lenses, strict=True)
     )
-    errors = np.abs(sampson_errors(pose.essential, first, second))
+    errors = np.abs(epipolar.sampson_errors(pose.essential, first, second))
     return float(np.average(errors < TOLERANCE, weights=people.matches.weights))
 
 

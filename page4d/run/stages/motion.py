@@ -23,22 +23,8 @@ from page4d.geometry.camera import Cameras
 from page4d.geometry.pixels import PixelTransform
 from page4d.io.atomic import WrittenFile
 from page4d.io.json_records import FileModel
-from page4d.motion.flow import (
-    DEPTH_TOLERANCE,
-    EXACT_DEPTH_TOLERANCE,
-    SIGMA_FACTOR,
-    STILL,
-    STILL_LIMIT_PX,
-    FlowView,
-    PointMotion,
-    ViewFlow,
-    combine,
-    difference_noise,
-    optical_flow,
-    rig_flow,
-    to_gray,
-    view_flow,
-)
+from page4d.motion import flow
+from page4d.motion.flow import FlowView, PointMotion, ViewFlow
 from page4d.motion.tracks import ActiveTracks, Guide, TrackedInstant, TrackFollower
 from page4d.output.layout import OutputLayout
 from page4d.output.record import Difference, InstantMotion, MotionRecord
@@ -230,7 +216,7 @@ class MotionEstimator(Stage[MotionState]):
         views = tuple(replace(view, mask=None, depth=None) for view in plan.scene.views)
         self._scene, self._layout, self._readers = replace(plan.scene, views=views), layout, readers
         self._transforms, is_measured = plan.motion_transforms, isinstance(plan.predictor, MeasuredDepth)
-        self._tolerance = EXACT_DEPTH_TOLERANCE if is_measured else DEPTH_TOLERANCE
+        self._tolerance = flow.EXACT_DEPTH_TOLERANCE if is_measured else flow.DEPTH_TOLERANCE
         self._near = near_steps(plan.scene.times)
         self._reader: BatchReader | None = None
         self._pictures: dict[int, _Pictures] = {}
@@ -287,7 +273,7 @@ class MotionEstimator(Stage[MotionState]):
             noise = flows.noise
             of_side = flows.forward if side == "forward" else flows.backward
             views = self._views(predictions, index, own, cameras, of_side, flows.shows)
-            found[side] = rig_flow(views, self._tolerance)
+            found[side] = flow.rig_flow(views, self._tolerance)
         if self._follower is not None:
             self._follower.follow(index, views, found, forward="forward" in found)
         self._steps = {step: flows for step, flows in self._steps.items() if step >= index}
@@ -311,7 +297,7 @@ class MotionEstimator(Stage[MotionState]):
             return PointMotion(still[..., None].expand(-1, -1, 3), still, still.to(torch.uint8))
         times = self._scene.times
         before, after = (found[side][view] if side in found else None for side in ("backward", "forward"))
-        return combine(
+        return flow.combine(
             before,
             after,
             float(times[index] - times[index - 1]) if before is not None else 0.0,
@@ -377,7 +363,7 @@ class MotionEstimator(Stage[MotionState]):
                 own = batch.valid[0, 0, view][transform.rows, transform.columns]
                 shows = batch.faults is None or not batch.faults[0, 0, view]
                 valid.append(own if shows else torch.zeros_like(own))
-            self._pictures[index] = _Pictures(images, valid, [to_gray(image) for image in images])
+            self._pictures[index] = _Pictures(images, valid, [flow.to_gray(image) for image in images])
         return self._pictures[index]
 
 
@@ -411,12 +397,12 @@ def _flow_of_view(
     first: NDArray[np.uint8], second: NDArray[np.uint8], first_valid: Tensor, second_valid: Tensor
 ) -> tuple[ViewFlow, ViewFlow, float, bool]:
     """Return the flow to the second picture and back, the noise, and whether both pictures have content."""
-    forward, backward = optical_flow(first, second)
-    there, back = view_flow(first, second, forward, backward), view_flow(second, first, backward, forward)
+    forward, backward = flow.optical_flow(first, second)
+    there, back = flow.view_flow(first, second, forward, backward), flow.view_flow(second, first, backward, forward)
     return (
         there._replace(consistent=there.consistent & first_valid),
         back._replace(consistent=back.consistent & second_valid),
-        difference_noise(first, second) / 2**0.5,
+        flow.difference_noise(first, second) / 2**0.5,
         bool(first_valid.any() and second_valid.any()),
     )
 
@@ -437,7 +423,7 @@ def _record(
         difference=difference,
         pixels=int(known.sum()),
         known=int((views > 0).sum()),
-        still=int((views == STILL).sum()),
+        still=int((views == flow.STILL).sum()),
         one_view=int((views == 1).sum()),
         noise=[round(one, 4) for one in noise],
     )
@@ -451,8 +437,8 @@ def motion_record(finished: Sequence[FinishedChunk], motion_step: float, tracks:
     return MotionRecord(
         method=METHOD,
         motion_step=motion_step,
-        still_limit_px=STILL_LIMIT_PX,
-        sigma_factor=SIGMA_FACTOR,
+        still_limit_px=flow.STILL_LIMIT_PX,
+        sigma_factor=flow.SIGMA_FACTOR,
         noise=np.median(noise, axis=0).round(4).tolist() if noise else [],
         differences=[instant.difference for instant in instants],
         known=round(sum(instant.known for instant in instants) / pixels, 6),

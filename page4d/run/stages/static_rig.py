@@ -12,14 +12,7 @@ from torch import Tensor
 from page4d.choices import CameraMotion
 from page4d.conventions import Scale
 from page4d.errors import Level, Notice, counted
-from page4d.geometry.alignment import (
-    MAX_DISAGREEMENT_DEG,
-    agreeing_scale,
-    align_cameras_robust,
-    baseline_ratio,
-    disagreement_deg,
-    median_camera,
-)
+from page4d.geometry import alignment
 from page4d.geometry.camera import Cameras, unproject
 from page4d.geometry.pixels import PixelTransform, shared_canvas
 from page4d.geometry.statistics import MAD_TO_STD, central_weighted_median
@@ -248,7 +241,7 @@ class StaticRigAligner(Stage[RigState]):
         if self._is_moving:
             return None
         predicted = predictions.cameras[0].to(torch.float64)
-        average = median_camera(predicted)
+        average = alignment.median_camera(predicted)
         num_points = 0
         if self.rig is None:
             transform = self._decide(predictions, predicted, average)
@@ -355,11 +348,11 @@ class StaticRigAligner(Stage[RigState]):
         centers = average.centers[views]
         if not has_baseline(centers, median_depths(predictions)):
             return None
-        ratio = baseline_ratio(centers, target)
+        ratio = alignment.baseline_ratio(centers, target)
         if ratio is None:
             return None
         samples = predictions.cameras[0].to(torch.float64).centers[:, views]
-        each = [found for centers in samples if (found := baseline_ratio(centers, target)) is not None]
+        each = [found for centers in samples if (found := alignment.baseline_ratio(centers, target)) is not None]
         if len(each) < 3:
             return ratio, _UNMEASURED_SCALE_STD
         return ratio, max(_robust_std((torch.stack(each) / ratio).log()), _MIN_SCALE_STD)
@@ -368,13 +361,13 @@ class StaticRigAligner(Stage[RigState]):
 def _aligned(average: Cameras, anchors: StaticRig, scale: Tensor) -> Sim3:
     """Align the average cameras [V] of a chunk to those of the static views in the world."""
     target = anchors.cameras.world_to_camera.to(average.world_to_camera)
-    return align_cameras_robust(average.world_to_camera[list(anchors.views)], target, scale)
+    return alignment.align_cameras_robust(average.world_to_camera[list(anchors.views)], target, scale)
 
 
 def _scale_of_wrong(predictions: Predictions, average: Cameras, anchors: StaticRig) -> Tensor | None:
     """Return the scale at which the depth of registered views agrees, if their predicted cameras are too wrong."""
     views, instants = list(anchors.views), predictions.num_times
-    if disagreement_deg(average[views][None], anchors.cameras[None]) <= MAX_DISAGREEMENT_DEG:
+    if alignment.disagreement_deg(average[views][None], anchors.cameras[None]) <= alignment.MAX_DISAGREEMENT_DEG:
         return None
     known = replace(
         anchors.cameras,
@@ -382,7 +375,7 @@ def _scale_of_wrong(predictions: Predictions, average: Cameras, anchors: StaticR
         intrinsics=anchors.cameras.intrinsics.expand(instants, -1, 3, 3),
     )
     depth, valid = (maps[0, :, views].unbind(1) for maps in (predictions.depth, predictions.valid))
-    return agreeing_scale(known, depth, valid)
+    return alignment.agreeing_scale(known, depth, valid)
 
 
 def rig_notice(rig: RigRecord) -> Notice:

@@ -13,14 +13,8 @@ from torch import Tensor
 from page4d.choices import Poses
 from page4d.conventions import Scale, ScaleSource
 from page4d.errors import InputError, Level, Notice, counted
-from page4d.geometry.alignment import (
-    MAX_DISAGREEMENT_DEG,
-    DegenerateGeometryError,
-    agreeing_scale,
-    align_cameras,
-    confident,
-    disagreement_deg,
-)
+from page4d.geometry import alignment
+from page4d.geometry.alignment import DegenerateGeometryError
 from page4d.geometry.camera import Cameras
 from page4d.geometry.statistics import MAD_TO_STD
 from page4d.geometry.transforms import Sim3
@@ -203,7 +197,7 @@ class World(Stage[WorldState]):
         depth = predictions.depth[predictions.valid & (predictions.depth > 0)]
         if (is_first or self.scale_is_known) and has_baseline(predictions.cameras.centers.reshape(-1, 3), depth):
             try:
-                transform = align_cameras(predicted, known)
+                transform = alignment.align_cameras(predicted, known)
                 if self._replaces_cameras:
                     ratio = transform.scale
                     scale = (
@@ -219,7 +213,7 @@ class World(Stage[WorldState]):
             self.scale_is_known = False
             self._last_scale = torch.ones((), dtype=torch.float64)
         scaled = predictions.transformed(replace(Sim3.identity(), scale=self._last_scale))
-        rigid = align_cameras(scaled.cameras.world_to_camera.reshape(-1, 4, 4), known, with_scale=False)
+        rigid = alignment.align_cameras(scaled.cameras.world_to_camera.reshape(-1, 4, 4), known, with_scale=False)
         return Sim3(scale=self._last_scale, rotation=rigid.rotation, translation=rigid.translation)
 
     def _scale_of(self, predictions: Predictions, rig: Cameras, ratio: Tensor) -> Tensor:
@@ -229,13 +223,15 @@ class World(Stage[WorldState]):
         scale of the last chunk, which is predicted again.
         """
         if self._scale_is_of_depth is None and self._last_scale is None:
-            self._scale_is_of_depth = disagreement_deg(predictions.cameras[0], rig[0]) > MAX_DISAGREEMENT_DEG
+            self._scale_is_of_depth = (
+                alignment.disagreement_deg(predictions.cameras[0], rig[0]) > alignment.MAX_DISAGREEMENT_DEG
+            )
         if self._scale_is_of_depth is False:
             return ratio
         parts = (predictions.depth, predictions.valid, predictions.depth_confidence)
         depth, valid, confidence = (maps[0].unbind(1) for maps in parts)
-        masks = [one & confident(of_view) for one, of_view in zip(valid, confidence, strict=True)]
-        found = agreeing_scale(rig[0], depth, masks)
+        masks = [one & alignment.confident(of_view) for one, of_view in zip(valid, confidence, strict=True)]
+        found = alignment.agreeing_scale(rig[0], depth, masks)
         if found is None:
             return ratio
         scale = found.to(ratio)

@@ -23,16 +23,9 @@ from page4d.networks.encoders.build import EncoderConfig, build_encoder
 from page4d.networks.network import build_network
 from page4d.networks.profile.meta import on_meta_device
 from page4d.weights.catalogue import CATALOGUE, CatalogueEntry
+from page4d.weights.conversion import view_time
 from page4d.weights.conversion.accounting import Account, Tag, build_account
-from page4d.weights.conversion.view_time import (
-    NO_PARTS,
-    THREE_STAGE,
-    AddedParts,
-    Blueprint,
-    copied_tensors,
-    encoder_blueprint,
-    network_blueprint,
-)
+from page4d.weights.conversion.view_time import AddedParts, Blueprint
 from page4d.weights.families.family import Family, Specs
 from page4d.weights.families.identity import read_identity
 from page4d.weights.families.table import FAMILIES, PublishedNetwork, read_network, recognize, titles
@@ -46,7 +39,7 @@ class ConvertSettings:
 
     target: Target | None = None
     mask: bool | None = None
-    parts: AddedParts = NO_PARTS
+    parts: AddedParts = view_time.NO_PARTS
     """Of the view x time network."""
     dtype: torch.dtype = torch.float32
     licence: str | None = None
@@ -120,7 +113,7 @@ def _plan_encoder(
         licence, description = info.licence, info.description
     else:
         config = read(source.specs, where)
-    blueprint = encoder_blueprint(family, config)
+    blueprint = view_time.encoder_blueprint(family, config)
     return _planned({family: source}, blueprint, settings, licence, description=description, target="encoder")
 
 
@@ -145,11 +138,11 @@ def _plan_network(opened: Sequence[tuple[Family, TensorSource]], settings: Conve
         )
         for (family, source), config in zip(sources.items(), configs, strict=True)
     }
-    if len(sources) > 1 and sources.keys() != {*THREE_STAGE}:
+    if len(sources) > 1 and sources.keys() != {*view_time.THREE_STAGE}:
         raise UsageError(f"no network combines {titles(sources)}", "give one network, or Pi3 and PAGE-4D")
-    order = THREE_STAGE if len(sources) > 1 else tuple(sources)
-    target = settings.target or (Target.PAGE4D_MV if order == THREE_STAGE else Target.OWN)
-    blueprint = network_blueprint(target, found, settings.mask, settings.parts)
+    order = view_time.THREE_STAGE if len(sources) > 1 else tuple(sources)
+    target = settings.target or (Target.PAGE4D_MV if order == view_time.THREE_STAGE else Target.OWN)
+    blueprint = view_time.network_blueprint(target, found, settings.mask, settings.parts)
     kind = "view x time network" if target is Target.PAGE4D_MV else "published network"
     return _planned(
         {family: sources[family] for family in order},
@@ -190,7 +183,7 @@ def account_for(blueprint: Blueprint, sources: Sequence[Specs], shapes: Mapping[
     new, copies = {}, {}
     if isinstance(blueprint.config, NetworkConfig):
         new = {name: rule for name in shapes if (rule := blueprint.new.rule(name)) is not None}
-        copies = copied_tensors(shapes, blueprint.config, blueprint.last_of_pi3)
+        copies = view_time.copied_tensors(shapes, blueprint.config, blueprint.last_of_pi3)
     return build_account(list(zip(blueprint.stages, sources, strict=True)), shapes, new, copies)
 
 

@@ -8,23 +8,7 @@ from page4d.errors import UsageError, WeightsError
 from page4d.networks.config import NetworkConfig, Schedule
 from page4d.networks.config_parts import MaskConfig, MaskHeadKind
 from page4d.weights.conversion.accounting import UNCHANGED, Rule, SourceStage
-from page4d.weights.families.da3 import (
-    DA3_MONO_READER,
-    DA3_NESTED_READER,
-    DA3_READER,
-    da3_keys,
-    da3_mono_keys,
-    da3_nested_keys,
-)
-from page4d.weights.families.encoders import (
-    SWIN_MICROSOFT,
-    SWIN_TIMM,
-    TWINS_TIMM,
-    VIT_TIMM,
-    read_swin,
-    read_twins,
-    read_vit,
-)
+from page4d.weights.families import da3, encoders
 from page4d.weights.families.family import Family, FamilyData, Specs
 from page4d.weights.families.identity import Identity, candidates_of, check_record, name_of
 from page4d.weights.families.pi3 import DEPTH_ENCODER, PI3, PI3_READER, PI3X, PI3X_READER
@@ -67,16 +51,16 @@ FAMILIES: dict[Family, FamilyData] = {
         title="Depth Anything 3",
         licence="Apache-2.0 (DA3-SMALL and DA3-BASE); CC BY-NC 4.0 (DA3-LARGE and DA3-GIANT)",
         present=("model.backbone.pretrained.camera_token", "model.cam_dec.", "model.cam_enc."),
-        keys=da3_keys,
-        network=DA3_READER,
+        keys=da3.da3_keys,
+        network=da3.DA3_READER,
     ),
     Family.DA3_MONO: FamilyData(
         title="Depth Anything 3 (single image)",
         licence="Apache-2.0 (DA3MONO-LARGE and DA3METRIC-LARGE)",
         present=("model.backbone.pretrained.cls_token", "model.head.scratch.sky_output_conv2."),
         absent=("model.backbone.pretrained.camera_token", "model.head.norm."),
-        keys=da3_mono_keys(),
-        network=DA3_MONO_READER,
+        keys=da3.da3_mono_keys(),
+        network=da3.DA3_MONO_READER,
     ),
     Family.DA3_NESTED: FamilyData(
         title="Depth Anything 3 (nested)",
@@ -87,8 +71,8 @@ FAMILIES: dict[Family, FamilyData] = {
             "model.da3.cam_enc.",
             "model.da3_metric.head.scratch.sky_output_conv2.",
         ),
-        keys=da3_nested_keys,
-        network=DA3_NESTED_READER,
+        keys=da3.da3_nested_keys,
+        network=da3.DA3_NESTED_READER,
     ),
     Family.VGGT_OMEGA: FamilyData(
         title="VGGT-Omega",
@@ -110,8 +94,8 @@ FAMILIES: dict[Family, FamilyData] = {
         licence="Apache-2.0 for the weights of Google's ViT in timm; others have their own",
         present=("cls_token", "pos_embed", "patch_embed.proj.weight", "blocks.0.attn.qkv.weight"),
         absent=("register_tokens", "blocks.0.ls1.gamma"),
-        keys=VIT_TIMM,
-        encoder=read_vit,
+        keys=encoders.VIT_TIMM,
+        encoder=encoders.read_vit,
         notices=("the file does not record its image normalization; page4d uses the constants of ImageNet",),
     ),
     Family.SWIN: FamilyData(
@@ -119,22 +103,22 @@ FAMILIES: dict[Family, FamilyData] = {
         licence="MIT (Microsoft)",
         present=("layers.0.blocks.0.attn.relative_position_bias_table",),
         absent=("layers.0.downsample.norm.weight",),
-        keys=SWIN_TIMM,
-        encoder=read_swin,
+        keys=encoders.SWIN_TIMM,
+        encoder=encoders.read_swin,
     ),
     Family.SWIN_MICROSOFT: FamilyData(
         title="Swin (Microsoft)",
         licence="MIT (Microsoft)",
         present=("layers.0.blocks.0.attn.relative_position_bias_table", "layers.0.downsample.norm.weight"),
-        keys=SWIN_MICROSOFT,
-        encoder=read_swin,
+        keys=encoders.SWIN_MICROSOFT,
+        encoder=encoders.read_swin,
     ),
     Family.TWINS: FamilyData(
         title="Twins-SVT (timm)",
         licence="Apache-2.0 (Meituan)",
         present=("patch_embeds.0.proj.weight", "pos_block.0.proj.0.weight"),
-        keys=TWINS_TIMM,
-        encoder=read_twins,
+        keys=encoders.TWINS_TIMM,
+        encoder=encoders.read_twins,
     ),
     Family.PAGE4D_ENCODER: FamilyData(title="page4d", keys=UNCHANGED),
 }
