@@ -33,15 +33,6 @@ def point_spacing(xyz: NDArray[np.float32]) -> float:
     return _median_distance(xyz, xyz, min(3, len(xyz) - 1) + 1)  # the nearest is the point itself
 
 
-def surface_distance(first: NDArray[np.float32], second: NDArray[np.float32]) -> float:
-    """Return the median distance from a point of one cloud [N, 3] to the nearest of another [M, 3].
-
-    For two measurements of one surface it is the larger of their noise and about half the distance between points;
-    0 if one has no points.
-    """
-    return _median_distance(first, second, 1) if len(first) and len(second) else 0.0
-
-
 _SAMPLE = 10_000
 """Points, at regular steps through a cloud, from which a distance is measured."""
 
@@ -329,7 +320,10 @@ class CloudReader:
 
     def _grid(self, first: NDArray[np.float32], second: NDArray[np.float32]) -> "_Grid":
         """Return voxels that hold the first points, of a size that suits both measurements of a surface."""
-        distance = max(point_spacing(first), surface_distance(first, second))
+        distance = point_spacing(first)
+        if len(first) and len(second):
+            # Of two measurements of one surface: the larger of their noise and about half the spacing of points.
+            distance = max(distance, _median_distance(first, second, 1))
         grid = _Grid(self.bounds, _SPACINGS * distance or self.bounds.diagonal / _VOXELS)
         grid.add(first)
         return grid

@@ -15,20 +15,11 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from page4d.geometry import warp
 from page4d.geometry.camera import Cameras, camera_rays, normalize_pixels, pixel_grid, project, resize_intrinsics
 from page4d.geometry.statistics import median
 from page4d.geometry.transforms import is_constant, transform_points
-from page4d.geometry.warp import (
-    TOLERANCE,
-    WarpedPixels,
-    compared_views,
-    ncc,
-    pixel_indices,
-    ray_warp,
-    sample,
-    viewing_angles,
-    window_means,
-)
+from page4d.geometry.warp import WarpedPixels
 from page4d.output.reader import Output
 from page4d.quality.record import REGIONS, PairQuality, ViewQuality
 from page4d.scene.images import resize
@@ -76,7 +67,7 @@ def warp_into(view: DepthMap, other: DepthMap, factor: float = 1.0) -> WarpedPix
     """Project the points of a view, with depth times `factor`, into another; meaningless without depth."""
     depth = torch.where(view.known, view.depth * factor, 1.0)
     rays = camera_rays(view.camera.intrinsics, view.size)
-    return ray_warp(rays, view.camera, other.camera).to(depth).at(depth, _MIN_DEPTH)
+    return warp.ray_warp(rays, view.camera, other.camera).to(depth).at(depth, _MIN_DEPTH)
 
 
 def compare_pair(view: DepthMap, other: DepthMap) -> PairComparison:
@@ -90,7 +81,7 @@ def compare_pair(view: DepthMap, other: DepthMap) -> PairComparison:
     constraint).
     """
     warped = warp_into(view, other)
-    column, row = pixel_indices(warped.pixels, other.size)
+    column, row = warp.pixel_indices(warped.pixels, other.size)
     inside = warped.visible(other.size, _MIN_DEPTH) & view.known
     height, width = other.size
     target = warped.depth.clamp(min=_MIN_DEPTH).log()
@@ -108,8 +99,8 @@ def compare_pair(view: DepthMap, other: DepthMap) -> PairComparison:
     difference = torch.where(visible, best, torch.nan)
     return PairComparison(
         visible=visible,
-        confirmed=visible & (difference.abs() <= TOLERANCE),
-        contradicted=visible & (difference < -TOLERANCE),
+        confirmed=visible & (difference.abs() <= warp.TOLERANCE),
+        contradicted=visible & (difference < -warp.TOLERANCE),
         difference=difference,
         residual_px=torch.where(visible, _residual(view, other, warped, best), torch.nan),
     )
@@ -159,19 +150,19 @@ def photo_consistency(
     Source: Szeliski (2010), "Computer Vision: Algorithms and Applications", eq. 8.11 (NCC).
     """
     own, target = pictures
-    mean = window_means(own, _WINDOW)
-    variance = window_means(own.square(), _WINDOW).sum(dim=0) - mean.square().sum(dim=0)
+    mean = warp.window_means(own, _WINDOW)
+    variance = warp.window_means(own.square(), _WINDOW).sum(dim=0) - mean.square().sum(dim=0)
     counted = (comparison.confirmed | comparison.contradicted) & (variance > _MIN_TEXTURE)
-    counted &= viewing_angles(view.depth, view.camera, other.camera) <= MAX_ANGLE_DEG
+    counted &= warp.viewing_angles(view.depth, view.camera, other.camera) <= MAX_ANGLE_DEG
     found = []
     for factor in (1.0, CONTROL_FACTOR, 1.0 / CONTROL_FACTOR):
         warped = warp_into(view, other, factor)
         inside = warped.visible(other.size, 1e-6)
-        image = sample(target[None], warped.pixels[None])[0]
-        image_mean = window_means(image, _WINDOW)
-        image_variance = window_means(image.square(), _WINDOW).sum(dim=0) - image_mean.square().sum(dim=0)
-        covariance = window_means(own * image, _WINDOW).sum(dim=0) - (mean * image_mean).sum(dim=0)
-        found.append((ncc(covariance, variance, image_variance, _MIN_VARIANCE) * inside)[counted])
+        image = warp.sample(target[None], warped.pixels[None])[0]
+        image_mean = warp.window_means(image, _WINDOW)
+        image_variance = warp.window_means(image.square(), _WINDOW).sum(dim=0) - image_mean.square().sum(dim=0)
+        covariance = warp.window_means(own * image, _WINDOW).sum(dim=0) - (mean * image_mean).sum(dim=0)
+        found.append((warp.ncc(covariance, variance, image_variance, _MIN_VARIANCE) * inside)[counted])
     return found[0], found[0] - found[1].maximum(found[2])
 
 
@@ -373,7 +364,7 @@ def _compare(frames: Sequence[ComparedFrame], index: int, pairs: dict[tuple[int,
     matrices = torch.stack([frame.view.camera.intrinsics for frame in frames])
     rig = Cameras(world_to_camera=poses, intrinsics=matrices, image_size=own.view.size)
     confirmed, contradicted = torch.zeros_like(known), torch.zeros_like(known)
-    for other in compared_views(rig, index):
+    for other in warp.compared_views(rig, index):
         comparison = compare_pair(own.view, frames[other].view)
         _add_pair(pairs[index, other], own, frames[other], comparison)
         confirmed |= comparison.confirmed

@@ -4,6 +4,7 @@ A forward pass is counted by a run on the meta device, and corrected by what a r
 """
 
 import gc
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -83,11 +84,6 @@ class Extent:
     def num_pixels(self) -> int:
         """Pixels of all images."""
         return self.times * sum(height * width for height, width in self.view_sizes)
-
-    @property
-    def num_canvas_pixels(self) -> int:
-        """Pixels of all canvases."""
-        return self.times * self.views * self.size[0] * self.size[1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -316,7 +312,7 @@ class Forecast:
         raising = int(self.fine_pixels * _FINE_BYTES) + _DETAIL_BYTES if self.fine_pixels else 0
         if self.device.type == "cuda":
             return self.used_bytes + network + raising
-        decoders, pixels = self.source_pixels * DECODER_BYTES, extent.num_canvas_pixels
+        decoders, pixels = self.source_pixels * DECODER_BYTES, extent.times * extent.views * math.prod(extent.size)
         used = network + pixels * (_PIPELINE_BYTES if network else _DEPTH_BYTES)
         if self.num_times is not None and length >= self.num_times:
             later = self.fine_pixels * _LATER_BYTES * (self.raised_at_once(length) - 1)

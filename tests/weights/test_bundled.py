@@ -25,7 +25,7 @@ from page4d.networks.output import RigOutput
 from page4d.networks.presets import PRESETS
 from page4d.options import NetworkOptions, ReconstructSettings
 from page4d.run.predictor import network_predictor
-from page4d.weights import loading, resolve
+from page4d.weights import loading, names
 from page4d.weights.resolve import bundled_weights
 from page4d.weights.store import describe_weights, save_network
 
@@ -48,7 +48,7 @@ def test_a_changed_bit_in_the_bundled_weights_is_noticed(tmp_path, monkeypatch):
     content[-1000] ^= 1
     damaged = tmp_path / "mv-demo.safetensors"
     damaged.write_bytes(content)
-    for module in (loading, resolve):
+    for module in (loading, names):
         monkeypatch.setattr(module, "BUNDLED_FILE", damaged)
     with pytest.raises(WeightsError, match=r"mv-demo\.safetensors has sha256 .*, expected 4755241741c2") as caught:
         page4d.load(device="cpu")

@@ -153,8 +153,8 @@ class MaskedAutoencoder(nn.Module):
         """Return the reconstruction targets."""
         if not self.config.normalise_patches:
             return patches
-        mean, deviation = _statistics(patches)
-        return (patches - mean) / deviation
+        variance, mean = torch.var_mean(patches, dim=-1, keepdim=True)
+        return (patches - mean) / (variance + _VARIANCE_EPS).sqrt()
 
 
 def _expand(indices: Int[Tensor, "F K"], width: int) -> Int[Tensor, "F K C"]:
@@ -163,9 +163,3 @@ def _expand(indices: Int[Tensor, "F K"], width: int) -> Int[Tensor, "F K C"]:
 
 def _gather(tokens: Float[Tensor, "F P C"], indices: Int[Tensor, "F K"]) -> Float[Tensor, "F K C"]:
     return tokens.gather(1, _expand(indices, tokens.shape[-1]))
-
-
-def _statistics(patches: Float[Tensor, "F P patch_dim"]) -> tuple[Tensor, Tensor]:
-    """Return mean and standard deviation of the pixels of every patch."""
-    variance, mean = torch.var_mean(patches, dim=-1, keepdim=True)
-    return mean, (variance + _VARIANCE_EPS).sqrt()

@@ -274,15 +274,6 @@ def _diagonal(cameras: Cameras) -> float:
 
 
 NETWORK = "network"
-REFINED = "network, refined"
-NETWORK_WITH_CAMERAS = "network, cameras known"
-REFINED_WITH_CAMERAS = "network, cameras known, refined"
-_NAMES = {
-    (False, False): NETWORK,
-    (False, True): REFINED,
-    (True, False): NETWORK_WITH_CAMERAS,
-    (True, True): REFINED_WITH_CAMERAS,
-}
 
 _QUANTILE = 0.97
 """Fraction of the held-out scenes that are within the limits."""
@@ -322,7 +313,9 @@ def network_predictors(network: ViewTimeNetwork, precision: torch.dtype) -> dict
     refinements = [False, True] if network.config.matches is not None else [False]
     conditionings = [False, True] if network.config.takes_cameras else [False]
     return {
-        _NAMES[known, refined]: partial(_predict, network, precision, cameras_known=known, refined=refined)
+        NETWORK + ", cameras known" * known + ", refined" * refined: partial(
+            _predict, network, precision, cameras_known=known, refined=refined
+        )
         for known in conditionings
         for refined in refinements
     }
