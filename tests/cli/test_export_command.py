@@ -439,6 +439,14 @@ class TestPromises:
         assert (code, err) == (130, "error: interrupted\nhint:  repeat the command\n")
         assert not list(folder.iterdir())
 
+    def test_the_folder_of_a_killed_export_is_named_and_stays(self, export, tmp_path) -> None:
+        left = [tmp_path / f".{name}.0a1b2c3d.part" for name in ("dir", "dir.2")]
+        for folder in left:
+            folder.mkdir()
+        (done,) = json.loads(export("splat", "--json").out)
+        assert done["remarks"][-1].startswith("next to it, killed exports left .dir.0a1b2c3d.part: delete them")
+        assert all(folder.is_dir() for folder in left)
+
     def test_options_reach_the_export(self, export, tmp_path) -> None:
         words = ["--instants", "1:4:2", "--views", "cam03,cam01", "--hold-out", "cam03", "--max-points", "50"]
         words += ["--image-format", "jpg", "--image-size", "32", "--pinhole", "common", "--up", "-z", "--scale", "2"]
