@@ -239,6 +239,8 @@ def _read_config(context: typer.Context, path: Path | None) -> None:
         if name not in known:
             hint = did_you_mean(name, known, f"'{context.command_path} --help' lists the options")
             raise UsageError(f"'{path}' has an unknown option '{shortened(key)}'", hint)
+        if known[name].name in (context.default_map or {}):
+            raise UsageError(f"'{path}' has the option '{key}' twice", "remove one of the lines")
         try:
             given = _config_value(value, known[name], path.parent)
             known[name].process_value(context, given)
@@ -261,8 +263,12 @@ def _config_value(value: object, parameter: Any, folder: Path) -> object:
         raise ValueError("text, a number or a list of them is expected")
     forms = (parameter.metavar or "").split("|")
     texts = [str(one) for one in values]
+    if not (texts and all(text.strip() for text in texts)):  # a path would be the folder
+        raise ValueError("the value is empty")
     if {"FILE", "FOLDER", "DIR"}.intersection(forms):
-        texts = [str(folder / text) if len(forms) == 1 or (folder / text).exists() else text for text in texts]
+        # What exists in the working folder alone is no name either.
+        is_path = [len(forms) == 1 or (folder / text).exists() or Path(text).exists() for text in texts]
+        texts = [str(folder / text) if chosen else text for text, chosen in zip(texts, is_path, strict=True)]
     return texts if parameter.multiple else ",".join(texts)
 
 

@@ -150,6 +150,9 @@ def test_flags_and_outputs_are_read_from_a_file(scene: Path, tmp_path, cli):
         ("memory = 20", "memory: --memory 20 is not an amount of memory", "give auto or such as 20GB"),
         ("size = 2026-01-01", "size: text, a number or a list of them is expected", ""),
         ("size = ", "is not TOML: line 1", "write one option per line"),
+        ("max-points = 5\nmax_points = 7", "has the option 'max_points' twice", "remove one of the lines"),
+        ("masks = ''", "masks: the value is empty", ""),
+        ("calibration = []", "calibration: the value is empty", ""),
     ],
 )  # fmt: skip
 def test_a_fault_of_a_file_is_named_with_its_key(line: str, message: str, hint: str, scene: Path, tmp_path, cli):
@@ -161,6 +164,13 @@ def test_a_fault_of_a_file_is_named_with_its_key(line: str, message: str, hint: 
     assert message in first
     assert hint in second
     assert not (tmp_path / "out").exists()
+
+
+def test_a_path_of_a_file_is_never_that_of_the_working_folder(scene: Path, tmp_path, cli, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sync.json").write_text('{"views": {}}')
+    ended = cli("inspect-scene", scene, "--config", configured("sync = 'sync.json'", tmp_path / "rig"))
+    assert (ended.code, f"sync file '{tmp_path}/rig/sync.json' does not exist" in ended.err) == (2, True)
 
 
 def test_a_file_that_cannot_be_read_is_an_error_of_input(scene: Path, tmp_path, cli):
