@@ -1,10 +1,16 @@
-"""Handlers of SIGINT, SIGTERM and SIGHUP while a body runs."""
+"""Handlers of SIGINT, SIGTERM and SIGHUP while a body runs, and threads that end at a signal."""
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import count
 from types import FrameType
+from typing import TypeVar
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -44,3 +50,31 @@ def deferred_signals() -> Iterator[None]:
     finally:
         if received:
             signal.raise_signal(received[0])
+
+
+def in_threads(
+    run: Callable[[_Item, Callable[[], None]], _Result],
+    items: Sequence[_Item],
+    progress: Callable[[int, int], None],
+    steps: int,
+    most: int,
+) -> list[_Result]:
+    """Return the results of `run` for all items, at most `most` at once.
+
+    It also takes a function to call after each of the `steps` of all items, which reports progress, and ends the
+    thread when a signal came or another item failed: otherwise these would wait for all items.
+    """
+    done, lock, is_over = count(1), threading.Lock(), threading.Event()
+
+    def step() -> None:
+        if is_over.is_set():
+            raise CancelledError
+        with lock:
+            progress(next(done), steps)
+
+    with ThreadPoolExecutor(max(1, min(most, len(items)))) as threads:
+        try:
+            return list(threads.map(lambda item: run(item, step), items))
+        except BaseException:
+            is_over.set()
+            raise

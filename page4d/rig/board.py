@@ -3,7 +3,6 @@
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -25,6 +24,7 @@ from page4d.formats.files import read_document
 from page4d.rig.records import Array, Progress
 from page4d.scene.content import gray_of
 from page4d.scene.records import FrameSource
+from page4d.signals import in_threads
 
 _METRES = METRES | {"in": 0.0254, "inch": 0.0254}
 """Metres per unit of a board."""
@@ -452,9 +452,8 @@ def find_boards(
     Raises:
         InputError: if a frame cannot be decoded.
     """
-    search = _Search(board, sum(len(frames) for _, frames in footage), progress)
-    with ThreadPoolExecutor(min(_MAX_THREADS, max(len(footage), 1)), thread_name_prefix="board") as threads:
-        found = list(threads.map(lambda one: search.run(*one), footage))
+    search, total = _Search(board), sum(len(frames) for _, frames in footage)
+    found = in_threads(search.run, footage, progress, total, _MAX_THREADS)
     best = search.best
     return best, [[frame.get(best) for frame in frames] for frames in found]
 
@@ -462,20 +461,21 @@ def find_boards(
 class _Search:
     """Tries all variants of a board until one of them is found much more often than the others."""
 
-    def __init__(self, board: Board, total: int, progress: Progress) -> None:
+    def __init__(self, board: Board) -> None:
         is_plain = board.pattern is Pattern.CHESSBOARD
         has_legacy = board.pattern is Pattern.CHARUCO and board.rows % 2 == 0
         variants = product((False,) if is_plain else (False, True), (False, True) if has_legacy else (False,))
         self._counts = {replace(board, is_inverted=inverted, is_legacy=legacy): 0 for inverted, legacy in variants}
-        self._total, self._done, self._progress, self._lock = total, 0, progress, Lock()
+        self._lock = Lock()
 
     @property
     def best(self) -> Board:
         """The variant with the most corners."""
         return max(self._counts, key=lambda board: self._counts[board])
 
-    def run(self, source: FrameSource, frames: Sequence[int]) -> list[dict[Board, Corners]]:
+    def run(self, footage: Footage, step: Callable[[], None]) -> list[dict[Board, Corners]]:
         """Return the corners in each frame by variant."""
+        source, frames = footage
         finders = {board: board.finder() for board in self._counts}
         found: list[dict[Board, Corners]] = []
         with source.open() as reader:
@@ -489,8 +489,7 @@ class _Search:
                 with self._lock:
                     for board, corners in found[-1].items():
                         self._counts[board] += len(corners.numbers)
-                    self._done += 1
-                    self._progress(self._done, self._total)
+                step()
         return found
 
     def _wanted(self) -> list[Board]:

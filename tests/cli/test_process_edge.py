@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -15,6 +16,7 @@ import av
 import pytest
 
 from page4d.errors import InputError, InterruptedRunError
+from page4d.signals import in_threads
 from page4d_cli import app, console
 from page4d_cli.stopping import stops_cleanly
 from tests.cli.clips import write_scene
@@ -104,6 +106,26 @@ class TestSignals:
         with pytest.raises(InterruptedRunError, match="interrupted") as stopped, stops_cleanly():
             read()
         assert stopped.value.exit_code == 143
+
+    @pytest.mark.parametrize("fails", [False, True], ids=["signal", "error"])
+    def test_threads_end_at_a_signal_or_an_error_of_another_one(self, fails):
+        done: list[int] = []
+
+        def run(item, step):
+            for index in range(1000):
+                if (item, index) == (0, 3):
+                    if fails:
+                        raise InputError("damaged")
+                    os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(0.005)
+                step()
+
+        expected = pytest.raises(InputError if fails else InterruptedRunError)
+        with expected, stops_cleanly():
+            in_threads(run, range(3), lambda number, _: done.append(number), 3000, 2)
+        assert done == list(range(1, len(done) + 1))
+        assert len(done) < 500
+        assert in_threads(lambda item, step: (step(), item)[1], [7, 8], lambda *_: None, 2, 4) == [7, 8]
 
     def test_a_thread_other_than_the_main_one_can_run_a_command(self):
         codes: list[int] = []

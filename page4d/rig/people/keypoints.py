@@ -8,14 +8,12 @@ import hashlib
 import io
 import json
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import astuple, dataclass, replace
 from functools import cache
-from itertools import chain, count
+from itertools import chain
 from math import dist
 from pathlib import Path
-from threading import Lock
 
 import cv2
 import numpy as np
@@ -34,6 +32,7 @@ from page4d.rig.records import EXCHANGED_JOINTS, NUM_JOINTS, Array, Lens, Progre
 from page4d.scene.identity import identify
 from page4d.scene.image_file import in_8_bits
 from page4d.scene.records import FrameSource, Scene, View
+from page4d.signals import in_threads
 
 DETECTOR_SIDE, LANDMARK_SIDE = 224, 256
 """Sides of the images that the networks take."""
@@ -409,14 +408,8 @@ def detect_people(
     """
     if not is_fetched():
         raise CapabilityError("people cannot be detected: the pose model was not fetched", POSE_MODEL.command)
-    total, done, lock = len(instants) * scene.num_views, count(1), Lock()
-
-    def step() -> None:
-        with lock:
-            progress(next(done), total)
-
-    with ThreadPoolExecutor(min(_MAX_THREADS, max(scene.num_views, 1)), thread_name_prefix="people") as threads:
-        found = list(threads.map(lambda view: _poses_of(view, instants, step), scene.views))
+    total = len(instants) * scene.num_views
+    found = in_threads(lambda view, step: _poses_of(view, instants, step), scene.views, progress, total, _MAX_THREADS)
     steps = np.diff(scene.times[list(instants)])
     breaks = (np.flatnonzero(steps > _BREAK * np.median(steps)) + 1).tolist() if len(steps) else []
     return tuple(
