@@ -13,7 +13,7 @@ from jaxtyping import Float
 
 from page4d.rig import graph
 from page4d.rig.adjust import TEXTURE_SIGMA, Adjustment, Observations, adjust, merge_tracks
-from page4d.rig.edges import Directions, ViewEdges, in_order, shared_directions
+from page4d.rig.edges import SLACK_RAD, Directions, ViewEdges, in_order, shared_directions
 from page4d.rig.epipolar import RelativePose, pose_of, relative_pose_of
 from page4d.rig.evidence import TextureSource
 from page4d.rig.graph import Placement
@@ -46,6 +46,10 @@ repeat, 6.5 and 10.2. Others that share the vertical are so close in one case of
 _DIRECTION_RESIDUAL = 1.5
 """Ratio of the residual of a camera with and without directions of edges beyond which these do not fit the evidence:
 on `treadmill` it is up to 1.2."""
+
+_DIRECTION_SIGMA = 3.0
+"""Change of a rotation by directions of edges, in standard deviations of other evidence and of edges, beyond which
+edges are not orthogonal: on `treadmill` it is up to 1.6, on simulated rigs in rooms with slanted walls 3.8 to 11."""
 
 _ROUNDS = 8
 """Most rounds of pairs and adjustment for unknown lenses: a start value that is 50 % too large takes six."""
@@ -411,6 +415,12 @@ class Assembly:
         axes = [camera[2, :3] for view, camera in self.cameras().items() if view in pair]
         return float(direction_angle_deg(*axes)) if len(axes) == 2 else 0.0
 
+    @property
+    def directed(self) -> set[int]:
+        """Views whose cameras edges correct."""
+        rows = () if self.adjustment is None else self.adjustment.directed
+        return {self.placement.views[row] for row in rows}
+
     def accepted(self) -> list[PairPose]:
         """Return the accepted pairs."""
         return [pair for pair in self.pairs.values() if pair.is_accepted]
@@ -463,7 +473,8 @@ class Assembly:
             before is None or (after is not None and after <= _DIRECTION_RESIDUAL * before)
             for before, after in residuals
         )
-        return better if fits else found
+        std_deg = np.hypot(found.rotation_std_deg(of_evidence=True), np.degrees(np.sqrt(2) * SLACK_RAD))
+        return better if fits and (turns_deg(found, better) <= _DIRECTION_SIGMA * std_deg).all() else found
 
     def _set_lenses(self, found: Adjustment) -> None:
         """Take the estimated lenses; views that are not placed take the mean focal length of the others."""

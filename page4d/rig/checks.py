@@ -25,6 +25,10 @@ _PAIR_LIMIT_DEG = 6.0
 """Difference in rotation between the adjusted rig and the nearest pair of a camera beyond which it is not placed: on
 `sports3` it is up to 3.4, and 9.5 for a camera of a rendered ring that is 6 degrees wrong."""
 
+_CROP_LIMIT_DEG = 2.0
+"""Difference in rotation between rigs with and without the principal points of cropped pictures from which on it
+matters which one is right."""
+
 _OWN_FOCAL_LIMIT = 0.03
 """Relative standard deviation of a focal length from texture alone, and its change in the last round, beyond which
 cameras are not placed."""
@@ -33,23 +37,45 @@ cameras are not placed."""
 def confirmed_rig(make: Callable[[list[Lens]], Assembly], lenses: Sequence[Lens]) -> Assembly:
     """Run an assembly, and refuse what its evidence does not confirm.
 
-    Where views are left that may have been cropped, as their edges show, their principal points count if they place
-    more views.
+    Principal points of views that may have been cropped, as their edges show, count if the directions of these edges
+    then fit the other evidence, and otherwise do not, or fewer views are placed; or where otherwise none is. Where
+    they fit both, and the rigs differ, such views are refused.
     """
     rig = _run(make([*lenses]))
     unknown = [view for view, lens in enumerate(lenses) if not lens.is_known and rig.edges]
     found = {view: rig.edges[view].crop(lenses[view]) for view in unknown}
     crops = {view: lens for view, lens in found.items() if lens is not None}
+    if not crops:
+        return rig
     names = listed([rig.names[view] for view in crops])
-    if crops and len(rig.cameras()) < len(lenses):
-        cropped = _run(make([crops.get(view, lens) for view, lens in enumerate(lenses)]))
-        if len(cropped.cameras()) > len(rig.cameras()):
-            cropped.notes.append(f"{names}: principal points are those of cropped pictures, as straight edges show")
-            return cropped
-    if crops:
+    cropped = _run(make([crops.get(view, lens) for view, lens in enumerate(lenses)]))
+    before, after = len(rig.cameras()), len(cropped.cameras())
+    fits = cropped.directed >= crops.keys()
+    if (after > before and (fits or not before)) or (fits and after == before and not rig.directed >= crops.keys()):
+        cropped.notes.append(f"{names}: principal points are those of cropped pictures, as straight edges show")
+        return cropped
+    apart = {view for view in crops if fits and _turn_deg(rig, cropped, view) > _CROP_LIMIT_DEG} - rig.reasons.keys()
+    if apart and rig.adjustment is not None:
+        reason = "its edges fit a video that was cropped off its centre, too (⟨intrinsics⟩, or the whole video)"
+        rig.reasons |= dict.fromkeys(apart, in_options(reason))
+        _check_focals(rig, rig.adjustment)
+        _check_links(rig)
+    elif rig.cameras().keys() & crops.keys():
         text = f"straight edges in {names} are not orthogonal, or the videos were cropped off their centres"
         rig.notes.append(f"{text}: then give ⟨intrinsics⟩, or the whole videos")
     return rig
+
+
+def _turn_deg(rig: Assembly, other: Assembly, view: int) -> float:
+    """Return the largest difference in rotation from another view between two rigs; infinite where one has none."""
+    cameras, others = rig.cameras(), other.cameras()
+    if not cameras.keys() & others.keys() > {view}:
+        return np.inf
+    turns = [
+        rotation_angle_deg(*(one[view][:3, :3] @ one[base][:3, :3].T for one in (cameras, others)))
+        for base in cameras.keys() & others.keys() - {view}
+    ]
+    return float(max(turns))
 
 
 def _run(rig: Assembly) -> Assembly:
@@ -182,7 +208,8 @@ def _check_focals(rig: Assembly, found: Adjustment) -> None:
     """
     error = max(float(found.evidence_std.max()), rig.lens_change(found))
     left, reason = set(rig.placement.views) - rig.reasons.keys(), ""
-    directed = {rig.placement.views[row] for row in found.directed if found.evidence_std[row] <= _OWN_FOCAL_LIMIT}
+    row = rig.placement.views.index
+    directed = {view for view in rig.directed if found.evidence_std[row(view)] <= _OWN_FOCAL_LIMIT}
     has_people = any(pair.evidence is Evidence.PEOPLE for pair in rig.placement.pairs)
     if not has_people and error > _OWN_FOCAL_LIMIT:
         reason = f"texture determines its focal length to {error:.0%} alone (⟨focal⟩, ⟨intrinsics⟩)"

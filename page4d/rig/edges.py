@@ -67,13 +67,13 @@ _MAX_EVALUATIONS = 50
 _NUM_STARTS, _MIN_START_GAIN = 4, 1.01
 """Results of this search that are refined, if the best has at least this ratio to that at the centre."""
 
-MIN_OFFSET, _MAX_OFFSET, _MIN_OFFSET_SIGMA = 0.06, 0.3, 4.0
+MIN_OFFSET, _MAX_OFFSET, _MIN_OFFSET_SIGMA = 0.05, 0.3, 4.0
 """Offsets of the principal point from the centre, in long sides, of cropped pictures, and their least ratio to the
 standard deviation: lenses have up to 0.027."""
 
-MIN_CROP_SCORE, MIN_CROP_GAIN, MIN_CROP_THIRD = 0.55, 1.05, 12
+MIN_CROP_SCORE, MIN_CROP_GAIN, MIN_CROP_THIRD = 0.55, 1.03, 12
 """Least score of a cropped picture, its ratio to that with a centred principal point, and number of segments along
-each direction: 61 pictures that were not cropped have at most two of these."""
+each direction: no picture of five captures that were not cropped has all of these. Other evidence decides."""
 
 _FAR, MIN_PEAK = np.log(1.2), 1.05
 """Difference of log focal lengths from which scores are compared with the best, and its least ratio to them."""
