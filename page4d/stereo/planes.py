@@ -31,6 +31,13 @@ _MIN_SHARE = 0.05
 _MIN_GAIN = 0.02
 """Smallest gain in mean correlation on a plane over that at the given depth."""
 
+_MIN_FAR_GAIN, _MIN_FAR_CORRELATION, _FAR_WINDOW = 0.05, 0.4, 13
+"""The same gain for pixels at any distance from a plane, their smallest correlation on it, and the side in px of the
+windows over which both are averaged."""
+
+_MAX_LOG_FACTOR = 0.9
+"""Largest change of their log depth: at grazing angles, planes are at any depth."""
+
 _NUM_TRIPLES, _NUM_COMPARED, _NUM_FITS = 512, 4096, 8
 """Planes through three random pixels of a view, pixels that they are compared with, and robust fits of the best."""
 
@@ -98,8 +105,9 @@ def move_onto_planes(
 
     `sigma` is the standard deviation of the given log depth. Planes are moved to where the pictures of the views
     correlate best, and left out unless they correlate better than at the given depth. Of the pixels that are as near
-    as most, a plane has those of equal color in another view, or of its own color where no other view sees them.
-    Others, such as things on a table, keep their depth.
+    as most, a plane has those of equal color in another view, or of its own color where no other view sees them. Of
+    pixels at any distance, it has those around which pictures correlate better on it. Others, such as things on a
+    table, keep their depth.
 
     Source: Gallup et al. (2010), "Piecewise Planar and Non-Planar Stereo for Urban Scene Reconstruction", planes of
     depth maps by RANSAC, with photo-consistency for labels; here planes are fitted to the pictures, too.
@@ -113,13 +121,15 @@ def move_onto_planes(
     few = [values[part].cpu() for values in (log_depth, sigma, known)]
     scaled = torch.stack([resize_intrinsics(matrix, 1 / step, 1 / step) for matrix in cameras.intrinsics])
     rig = replace(cameras, intrinsics=scaled, image_size=(size[0] // step, size[1] // step)).map(Tensor.cpu)
-    planes = _fitted_planes(_Pixels.of(few[0], few[1], rig), few[2], functional.avg_pool2d(images, step).cpu(), rig)
+    pictures = functional.avg_pool2d(images, step).cpu()
+    planes = _fitted_planes(_Pixels.of(few[0], few[1], rig), few[2], pictures, rig)
+    rows, columns = (torch.arange(side).floor_divide(step).clamp(max=side // step - 1) for side in size)
     moved = log_depth.clone()
-    for view in {first for _, pairs in planes for first, _ in pairs}:
+    for view in range(len(log_depth) if planes else 0):
         pixels = _Pixels.of(log_depth[[view]], sigma[[view]], cameras[[view]]).at(0)
         least = torch.full_like(pixels.log_depth, torch.inf)
-        for plane, pairs in planes:
-            change = pixels.log_factors(plane[None].to(log_depth))[0]
+        changes = pixels.log_factors(torch.stack([plane for plane, _ in planes]).to(log_depth))
+        for change, (_, pairs) in zip(changes, planes, strict=True):
             residual, others = change.abs() / pixels.sigma, [other for first, other in pairs if first == view]
             within = known[view] & (residual <= 1)
             deviation = _color_deviation(pixels.log_depth + change, within, view, others, images, cameras)
@@ -130,7 +140,39 @@ def move_onto_planes(
                 own = similar & (residual <= (_REACH * spread).clamp(max=_MAX_REACH)) & (cost < least)
                 moved[view] = torch.where(own, pixels.log_depth + change, moved[view])
                 least = torch.where(own, cost, least)
+        changes = pixels.log_depth + changes - moved[view]
+        small = (moved[view][part[1:]].cpu(), changes[:, *part[1:]].cpu())
+        best = _best_change(*small, view, few[2], pictures, rig)[rows[:, None], columns].to(known.device)
+        change = torch.cat([torch.zeros_like(changes[:1]), changes]).gather(0, best[None])[0]
+        moved[view] += torch.where(known[view], change, 0.0)
     return moved
+
+
+def _best_change(
+    log_depth: Float[Tensor, "H W"],
+    changes: Float[Tensor, "K H W"],
+    view: int,
+    known: Bool[Tensor, "V H W"],
+    images: Float[Tensor, "V 3 H W"],
+    cameras: Cameras,
+) -> Int[Tensor, "H W"]:
+    """Return after which change of a view's log depth pictures correlate best at, and around, pixels; 0 for none."""
+    windows, size = Windows.of(images[[view]]), (log_depth.shape[0], log_depth.shape[1])
+    factors = torch.cat([torch.zeros_like(changes[:1]), changes]).exp().clamp(max=1 / _MIN_DEPTH)
+    total, count = torch.zeros_like(factors), torch.zeros_like(factors)
+    for other in compared_views(cameras, view):
+        rig, depth = (cameras[view], cameras[other]), log_depth.exp()
+        seen = torch.stack([usable_rates(depth * factor, known[view], *rig, size) > 0 for factor in factors])
+        rigs = (cameras[[view]], cameras[[other]])
+        found = correlate(windows, images[[other]], *rigs, depth[None], factors, _MIN_VARIANCE)
+        total += found[0].movedim(1, 0) * seen
+        count += seen
+    correlation = total / count.clamp(min=1)
+    around = window_means(correlation, _FAR_WINDOW)
+    better = (around > around[0] + _MIN_FAR_GAIN) & (correlation > correlation[0]) & (around > _MIN_FAR_CORRELATION)
+    better &= (count > 0) & (count[0] > 0) & (factors.log().abs() <= _MAX_LOG_FACTOR)
+    best: Tensor = (around * better).argmax(dim=0)
+    return best
 
 
 def _fitted_planes(

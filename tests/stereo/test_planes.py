@@ -50,6 +50,20 @@ def test_pictures_determine_a_floor_of_little_texture(size: tuple[int, int], til
     assert (found == given)[box].float().mean() > 0.9
 
 
+@pytest.mark.parametrize(
+    ("finer", "error", "corrected"), [(1, 0.5, 1.0), (1, -0.5, 1.0), (1, 1.2, 0.0), (3, 0.5, 1.0)]
+)
+def test_pictures_determine_pixels_far_from_a_plane(finer: int, error: float, corrected: float) -> None:
+    cameras = rig((72 * finer, 96 * finer), 0.4)
+    true, images, box = scene(cameras, contrast=0.02)
+    far = torch.zeros_like(box)
+    far[1, 10 * finer : 60 * finer, 66 * finer : 90 * finer] = True
+    given = true + torch.where(box, 0.0, torch.linspace(-0.08, 0.08, 72 * finer)[:, None]) + error * far
+    found = move_onto_planes(given, torch.ones_like(box), torch.full_like(true, SIGMA), images, cameras)
+    assert ((found - true).abs() < 0.02)[far].float().mean() == corrected
+    assert (found == given)[box].float().mean() > 0.9
+
+
 @pytest.mark.parametrize(("contrast", "spacing"), [(0.0, 0.4), (0.004, 5.0)])
 def test_depth_stays_without_texture_and_without_a_common_view(contrast: float, spacing: float) -> None:
     cameras = rig((72, 96), spacing)
