@@ -41,6 +41,10 @@ _MAX_LOG_FACTOR = 0.9
 _NUM_TRIPLES, _NUM_COMPARED, _NUM_FITS = 512, 4096, 8
 """Planes through three random pixels of a view, pixels that they are compared with, and robust fits of the best."""
 
+_NUM_SHIFTS, _MAX_SHIFT, _MAX_LOSS = 24, 3.0, 0.05
+"""Parallel planes on each side, up to how many standard deviations of depth; a second one has nearly the correlation
+of the best, by this loss, beyond others of twice the loss: patterns correlate in every period."""
+
 _NUM_STEPS, _MAX_MOVES = 5, 8
 """Sizes of a step, each half of the one before, and moves by each at most."""
 
@@ -104,10 +108,10 @@ def move_onto_planes(
     """Return log depth that follows the planes which several of the views see; for cameras [V].
 
     `sigma` is the standard deviation of the given log depth. Planes are moved to where the pictures of the views
-    correlate best, and left out unless they correlate better than at the given depth. Of the pixels that are as near
-    as most, a plane has those of equal color in another view, or of its own color where no other view sees them. Of
-    pixels at any distance, it has those around which pictures correlate better on it. Others, such as things on a
-    table, keep their depth.
+    correlate best, and left out unless they correlate better there than at the given depth, and than elsewhere. Of
+    the pixels that are as near as most, a plane has those of equal color in another view, or of its own color where
+    no other view sees them. Of pixels at any distance, it has those around which pictures correlate better on it.
+    Others, such as things on a table, keep their depth.
 
     Source: Gallup et al. (2010), "Piecewise Planar and Non-Planar Stereo for Urban Scene Reconstruction", planes of
     depth maps by RANSAC, with photo-consistency for labels; here planes are fitted to the pictures, too.
@@ -214,7 +218,7 @@ def _fitted_planes(
             return total / sum(int(mask.sum()) for _, mask in masks)
 
         plane, best = _adjusted(pixels.at(chosen), correlation)
-        if best > float(correlation(None)) + _MIN_GAIN:
+        if best > float(correlation(None)) + _MIN_GAIN and _is_unique(plane, best, pixels.at(chosen), correlation):
             planes.append((plane, pairs))
         left &= ~chosen & (pixels.log_factors(plane[None])[0].abs() > pixels.sigma)
     return planes
@@ -269,6 +273,16 @@ def _adjusted(pixels: _Pixels, score: Callable[[Planes], Tensor]) -> tuple[Float
             offset = offset + step * around[place]
         step /= 2
     return moved(offset[None])[0], best
+
+
+def _is_unique(plane: Float[Tensor, "4"], best: float, pixels: _Pixels, score: Callable[[Planes], Tensor]) -> bool:
+    """Return whether no parallel plane, apart from those next to it, has nearly the best score."""
+    shifts = torch.linspace(0, _MAX_SHIFT, _NUM_SHIFTS + 1)[1:] * (pixels.sigma * pixels.log_depth.exp()).median()
+    for side in (shifts, -shifts):
+        scores = score(plane + functional.pad(side[:, None], (3, 0)))
+        if bool(((scores > best - _MAX_LOSS) & (scores.cummin(dim=0).values < best - 2 * _MAX_LOSS)).any()):
+            return False
+    return True
 
 
 def _planes(normals: Float[Tensor, "*K 3"], points: Float[Tensor, "*K 3"]) -> Float[Tensor, "*K 4"]:

@@ -22,8 +22,11 @@ def rig(size: tuple[int, int], spacing: float) -> Cameras:
     return Cameras(world_to_camera=pose, intrinsics=matrix.expand(3, 3, 3), image_size=size)
 
 
-def scene(cameras: Cameras, contrast: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Render true log depth, pictures, and the mask of the box, which has another color than the floor."""
+def scene(cameras: Cameras, contrast: float, period: float | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """Render true log depth, pictures, and the mask of the box, which has another color than the floor.
+
+    The texture is noise, or stripes along both axes with a period in metres.
+    """
     pose = cameras.camera_to_world.float()
     rays = camera_rays(cameras.intrinsics, cameras.image_size).float() @ pose[:, None, :3, :3].mT
     center = pose[:, None, None, :3, 3]
@@ -33,6 +36,8 @@ def scene(cameras: Cameras, contrast: float) -> tuple[Tensor, Tensor, Tensor]:
     point = center + rays * depth[..., None]
     noise = torch.randn(1, 3, 160, 160, generator=torch.Generator().manual_seed(1))
     texture = functional.grid_sample(noise.expand(3, -1, -1, -1), point[..., :2] / 2, align_corners=False)
+    if period is not None:
+        texture = (2 * torch.pi / period * point[..., :2]).sin().sum(dim=-1)[:, None].expand(-1, 3, -1, -1)
     return depth.log(), 0.3 + contrast * texture + 0.4 * box[:, None], box
 
 
@@ -64,10 +69,12 @@ def test_pictures_determine_pixels_far_from_a_plane(finer: int, error: float, co
     assert (found == given)[box].float().mean() > 0.9
 
 
-@pytest.mark.parametrize(("contrast", "spacing"), [(0.0, 0.4), (0.004, 5.0)])
-def test_depth_stays_without_texture_and_without_a_common_view(contrast: float, spacing: float) -> None:
+@pytest.mark.parametrize(("contrast", "period", "spacing"), [(0.0, None, 0.4), (0.004, None, 5.0), (0.1, 0.08, 0.4)])
+def test_depth_stays_without_texture_or_a_common_view_and_with_a_pattern(
+    contrast: float, period: float | None, spacing: float
+) -> None:
     cameras = rig((72, 96), spacing)
-    true, images, box = scene(cameras, contrast)
+    true, images, box = scene(cameras, contrast, period)
     given = true + 0.05 * torch.linspace(-1, 1, 72)[:, None]
     found = move_onto_planes(given, torch.ones_like(box), torch.full_like(true, SIGMA), images, cameras)
     assert torch.equal(found, given)
