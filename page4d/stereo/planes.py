@@ -148,7 +148,10 @@ def move_onto_planes(
         small = (moved[view][part[1:]].cpu(), changes[:, *part[1:]].cpu())
         best = _best_change(*small, view, few[2], pictures, rig)[rows[:, None], columns].to(known.device)
         change = torch.cat([torch.zeros_like(changes[:1]), changes]).gather(0, best[None])[0]
-        moved[view] += torch.where(known[view], change, 0.0)
+        # Of the pixels next to one that was compared, those of another surface stay.
+        same = (moved[view] - small[0][rows[:, None], columns].to(moved)).abs() <= pixels.sigma
+        own = known[view] & same & (change.abs() <= _MAX_LOG_FACTOR)
+        moved[view] += torch.where(own, change, 0.0)
     return moved
 
 
