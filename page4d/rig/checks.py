@@ -29,6 +29,10 @@ _CROP_LIMIT_DEG = 2.0
 """Difference in rotation between rigs with and without the principal points of cropped pictures from which on it
 matters which one is right."""
 
+_CROP_SPREAD = 0.05
+"""Difference between principal points in long sides up to which videos were cropped by the same amount: with quarters
+at one side of all views of `treadmill` it is up to 0.05, and 0.07 at the top."""
+
 _OWN_FOCAL_LIMIT = 0.03
 """Relative standard deviation of a focal length from texture alone, and its change in the last round, beyond which
 cameras are not placed."""
@@ -38,8 +42,8 @@ def confirmed_rig(make: Callable[[list[Lens]], Assembly], lenses: Sequence[Lens]
     """Run an assembly, and refuse what its evidence does not confirm.
 
     Principal points of views that may have been cropped, as their edges show, count if the directions of these edges
-    then fit the other evidence, and otherwise do not, or fewer views are placed; or where otherwise none is. Where
-    they fit both, and the rigs differ, such views are refused.
+    then fit the other evidence, and otherwise do not, or fewer views are placed; or where otherwise none is. Views
+    whose edges fit both are refused where the rigs differ, unless all views show the same principal point.
     """
     rig = _run(make([*lenses]))
     unknown = [view for view, lens in enumerate(lenses) if not lens.is_known and rig.edges]
@@ -50,11 +54,13 @@ def confirmed_rig(make: Callable[[list[Lens]], Assembly], lenses: Sequence[Lens]
     names = listed([rig.names[view] for view in crops])
     cropped = _run(make([crops.get(view, lens) for view, lens in enumerate(lenses)]))
     before, after = len(rig.cameras()), len(cropped.cameras())
-    fits = cropped.directed >= crops.keys()
-    if (after > before and (fits or not before)) or (fits and after == before and not rig.directed >= crops.keys()):
+    fits, centred_fits = (one.directed >= crops.keys() for one in (cropped, rig))
+    is_likely = not centred_fits or (len(crops) == len(unknown) and _are_same(list(crops.values())))
+    if (after > before and (fits or not before)) or (fits and after == before and is_likely):
         cropped.notes.append(f"{names}: principal points are those of cropped pictures, as straight edges show")
         return cropped
-    apart = {view for view in crops if fits and _turn_deg(rig, cropped, view) > _CROP_LIMIT_DEG} - rig.reasons.keys()
+    fitting = (crops.keys() & cropped.directed) - rig.reasons.keys()
+    apart = {view for view in fitting if _turn_deg(rig, cropped, view) > _CROP_LIMIT_DEG}
     if apart and rig.adjustment is not None:
         reason = "its edges fit a video that was cropped off its centre, too (⟨intrinsics⟩, or the whole video)"
         rig.reasons |= dict.fromkeys(apart, in_options(reason))
@@ -64,6 +70,12 @@ def confirmed_rig(make: Callable[[list[Lens]], Assembly], lenses: Sequence[Lens]
         text = f"straight edges in {names} are not orthogonal, or the videos were cropped off their centres"
         rig.notes.append(f"{text}: then give ⟨intrinsics⟩, or the whole videos")
     return rig
+
+
+def _are_same(lenses: Sequence[Lens]) -> bool:
+    """Return whether at least three lenses have the same principal point: slanted walls show each view another."""
+    points = np.array([lens.intrinsics[:2, 2] / max(lens.image_size) for lens in lenses])
+    return len(points) > 2 and bool(np.ptp(points, axis=0).max() <= _CROP_SPREAD)
 
 
 def _turn_deg(rig: Assembly, other: Assembly, view: int) -> float:

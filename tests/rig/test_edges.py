@@ -195,27 +195,34 @@ def test_edges_correct_cameras_from_people_and_their_focal_lengths():
         assert abs(np.log(one.focal / FOCAL_PX)) < min(3 * std, 0.02)
 
 
-@pytest.mark.parametrize(("share", "is_placed"), [(0.2, True), (0.15, False)])
-def test_a_cropped_view_is_placed_by_its_principal_point_or_refused(share: float, is_placed: bool):
-    """A part of its pictures is missing on the left: of a fifth, people show that it is; of less, they fit both."""
-    center = RIG.lenses[1].intrinsics[:2, 2]
+@pytest.mark.parametrize(
+    ("share", "views", "is_placed"), [(0.2, (1,), True), (0.15, (1,), False), (0.15, (0, 1, 2), True)]
+)
+def test_cropped_views_are_placed_by_their_principal_points_or_refused(
+    share: float, views: tuple[int, ...], is_placed: bool
+):
+    """A part of their pictures is missing on the left.
+
+    Of a fifth in one view, people show that it is; of less, they fit both. In all views it is the same part.
+    """
     height, width = RIG.lenses[1].image_size
     size, shift = (height, int((1 - share) * width)), np.array([share * width, 0.0])
-    matrix = RIG.lenses[1].intrinsics - np.pad(shift[:, None], ((0, 1), (2, 0)))
-    true = replace(RIG.lenses[1], intrinsics=matrix, image_size=size)
-    unknown = replace(UNKNOWN[1], intrinsics=UNKNOWN[1].intrinsics.copy(), image_size=size)
-    unknown.intrinsics[:2, 2] = np.array(size[::-1]) / 2
-    people = (RIG.people[0], tuple(replace(one, joints=one.joints - shift) for one in RIG.people[1]), RIG.people[2])
-    lenses = (RIG.lenses[0], true, RIG.lenses[2])
-    edges = [room(pose[:3, :3] @ AXES, one) for pose, one in zip(RIG.world_to_camera, lenses, strict=True)]
-    found = assembled(people, [UNKNOWN[0], unknown, UNKNOWN[2]], num_instants=RIG.num_instants, edges=edges)
+    people, unknown, true = [*RIG.people], [*UNKNOWN], [*RIG.lenses]
+    for view in views:
+        matrix = RIG.lenses[view].intrinsics - np.pad(shift[:, None], ((0, 1), (2, 0)))
+        true[view] = replace(RIG.lenses[view], intrinsics=matrix, image_size=size)
+        unknown[view] = replace(UNKNOWN[view], intrinsics=UNKNOWN[view].intrinsics.copy(), image_size=size)
+        unknown[view].intrinsics[:2, 2] = np.array(size[::-1]) / 2
+        people[view] = tuple(replace(one, joints=one.joints - shift) for one in RIG.people[view])
+    edges = [room(pose[:3, :3] @ AXES, one) for pose, one in zip(RIG.world_to_camera, true, strict=True)]
+    found = assembled(people, unknown, num_instants=RIG.num_instants, edges=edges)
     assert found.cameras().keys() == ({0, 1, 2} if is_placed else {0, 2})
     assert max(turns(found, tuple(found.cameras()))) < 1.0
-    if is_placed:
-        assert found.lenses[1].intrinsics[0, 2] == pytest.approx(center[0] - shift[0], abs=0.02 * width)
-        assert found.notes[0].startswith("b: principal points are those of cropped pictures")
-    else:
-        assert found.reasons[1].startswith("its edges fit a video that was cropped")
+    for view in views:
+        center = true[view].intrinsics[0, 2]
+        assert not is_placed or found.lenses[view].intrinsics[0, 2] == pytest.approx(center, abs=0.02 * width)
+    expected = ": principal points are those of cropped pictures" if is_placed else "its edges fit a video that was"
+    assert expected in (found.notes[0] if is_placed else found.reasons[1])
 
 
 def test_edges_of_slanted_walls_turn_no_cameras():
