@@ -266,8 +266,11 @@ def _config_value(value: object, parameter: Any, folder: Path) -> object:
     if not (texts and all(text.strip() for text in texts)):  # a path would be the folder
         raise ValueError("the value is empty")
     if {"FILE", "FOLDER", "DIR"}.intersection(forms):
-        # What exists in the working folder alone is no name either.
-        is_path = [len(forms) == 1 or (folder / text).exists() or Path(text).exists() for text in texts]
+        # Text with the form of a path that exists in the working folder alone is no name either.
+        is_file = [("/" in text or Path(text).suffix != "") and Path(text).exists() for text in texts]
+        is_path = [
+            len(forms) == 1 or (folder / text).exists() or here for text, here in zip(texts, is_file, strict=True)
+        ]
         texts = [str(folder / text) if chosen else text for text, chosen in zip(texts, is_path, strict=True)]
     return texts if parameter.multiple else ",".join(texts)
 

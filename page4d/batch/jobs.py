@@ -138,6 +138,13 @@ class BatchRecord(FileModel):
                 earlier = {scene.name: scene for scene in read_model(root / BATCH_FILE, BatchRecord).scenes}
             others = {name: scene for name, scene in earlier.items() if name not in own}
             done = {ended.name, *(name for name, scene in own.items() if scene.status is SceneStatus.COMPLETE)}
+            before = earlier.get(ended.name)
+            if (
+                ended.exit_code == UsageError.exit_code
+                and before is not None
+                and before.status is SceneStatus.COMPLETE
+            ):
+                done.discard(ended.name)  # its output exists, and was refused
             waits = SceneStatus.NOT_BEGUN
             stays = {name: scene for name, scene in earlier.items() if scene.status is not waits and name not in done}
             record = BatchRecord(scenes=list((others | own | stays).values()))

@@ -143,7 +143,9 @@ def leftovers(target: Path) -> list[str]:
     """Return names of temporary folders next to a target: of processes that were killed, or are writing it now."""
     target = real_path(target)
     pattern = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{8}}\.part")
-    return sorted(path.name for path in target.parent.iterdir() if pattern.fullmatch(path.name))
+    with suppress(OSError):  # a parent that may be written, not listed
+        return sorted(path.name for path in target.parent.iterdir() if pattern.fullmatch(path.name))
+    return []
 
 
 def _move(staged: Path, target: Path) -> None:

@@ -185,6 +185,8 @@ def test_batches_with_one_root_keep_the_outcomes_of_each_other(tmp_path):
 
     BatchRecord(scenes=[waiting[0], refused]).write(tmp_path, refused)
     BatchRecord(scenes=[b, waiting[2]]).write(tmp_path, b)  # which the other batch refused while it ran here
+    exists = refused.model_copy(update={"exit_code": 2})
+    BatchRecord(scenes=[exists]).write(tmp_path, exists)  # the output of the other batch, which ended before
     BatchRecord(scenes=[a, refused]).write(tmp_path, a)
     assert statuses() == {"a": "complete", "b": "complete", "c": "not begun"}
     (tmp_path / "batch.json").unlink()  # what another machine wrote without a lock

@@ -170,7 +170,15 @@ def test_a_path_of_a_file_is_never_that_of_the_working_folder(scene: Path, tmp_p
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sync.json").write_text('{"views": {}}')
     ended = cli("inspect-scene", scene, "--config", configured("sync = 'sync.json'", tmp_path / "rig"))
-    assert (ended.code, f"sync file '{tmp_path}/rig/sync.json' does not exist" in ended.err) == (2, True)
+    assert (ended.code, "/rig/sync.json' does not exist" in ended.err) == (2, True)
+
+
+@pytest.mark.parametrize("name", ["none", "audio"])
+def test_a_name_that_a_folder_has_too_stays_a_name(scene: Path, tmp_path, cli, monkeypatch, name: str):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).mkdir()
+    ended = cli("inspect-scene", scene, "--config", configured(f"sync = '{name}'", tmp_path / "rig"))
+    assert "does not exist" not in ended.err
 
 
 def test_a_file_that_cannot_be_read_is_an_error_of_input(scene: Path, tmp_path, cli):
