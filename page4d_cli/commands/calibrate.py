@@ -62,9 +62,11 @@ def calibrate(
             report_board(found.record)
         for notice in found.record.notices:
             console.print_notice(notice, verbosity)
-        if report is not None:
-            draw_corners(found, report)
-        write_calibration(found.calibration, out, chosen, overwrite=overwrite)
+        try:
+            write_calibration(found.calibration, out, chosen, overwrite=overwrite)
+        finally:  # also of cameras that the format does not hold
+            if report is not None:
+                draw_corners(found, report)
     if not (as_json or quiet):
         placed = [camera.view for camera in found.record.cameras if camera.placed]
         world = world_fields(found.record.world)

@@ -681,6 +681,11 @@ def test_the_command_calibrates_a_rig_from_pictures(tmp_path: Path, capsys, monk
         patched.setattr(calibration, "FOCAL_LIMIT", 0.0)
         assert run([*map(str, words), "--overwrite"]) == 3
     (hint,) = re.findall("hint: .*", capsys.readouterr().err)
+    with monkeypatch.context() as patched:  # a picture that cannot be written costs no calibration
+        patched.setattr(calibration, "draw_corners", lambda *_: (tmp_path / "none" / "a.png").write_bytes(b""))
+        kept = tmp_path / "kept.json"
+        assert run([*map(str, words[:5]), str(kept), "--report", str(tmp_path / "other.png")]) != 0
+        assert kept.exists()
     assert "give --intrinsics FILE with the calibration in the folder" in hint
     assert hint.count("--intrinsics") == 1
     record = json.loads(printed.out)
