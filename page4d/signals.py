@@ -65,6 +65,7 @@ def in_threads(
     thread when a signal came or another item failed: otherwise these would wait for all items.
     """
     done, lock, is_over = count(1), threading.Lock(), threading.Event()
+    errors: list[BaseException] = []
 
     def step() -> None:
         if is_over.is_set():
@@ -72,9 +73,18 @@ def in_threads(
         with lock:
             progress(next(done), steps)
 
-    with ThreadPoolExecutor(max(1, min(most, len(items)))) as threads:
+    def work(item: _Item) -> _Result:
         try:
-            return list(threads.map(lambda item: run(item, step), items))
-        except BaseException:
+            return run(item, step)
+        except BaseException as error:  # of any item: `map` raises only that of the first one that has not ended
+            errors.append(error)
             is_over.set()
             raise
+
+    with ThreadPoolExecutor(max(1, min(most, len(items)))) as threads:
+        try:
+            return list(threads.map(work, items))
+        except CancelledError:
+            raise errors[0] from None
+        finally:
+            is_over.set()

@@ -107,13 +107,13 @@ class TestSignals:
             read()
         assert stopped.value.exit_code == 143
 
-    @pytest.mark.parametrize("fails", [False, True], ids=["signal", "error"])
-    def test_threads_end_at_a_signal_or_an_error_of_another_one(self, fails):
+    @pytest.mark.parametrize(("last", "fails"), [(0, False), (0, True), (1, True)])
+    def test_threads_end_at_a_signal_or_an_error_of_another_one(self, last, fails):
         done: list[int] = []
 
         def run(item, step):
             for index in range(1000):
-                if (item, index) == (0, 3):
+                if (item, index) == (last, 3):
                     if fails:
                         raise InputError("damaged")
                     os.kill(os.getpid(), signal.SIGTERM)
