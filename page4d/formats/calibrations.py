@@ -289,7 +289,7 @@ def write_calibration(
     lenses = ((camera.name, camera.distortion, float(camera.intrinsics[0, 1])) for camera in calibration.cameras)
     if misfits := [misfit for lens in lenses if (misfit := _misfit(file_format, *lens))]:
         names = (path.with_name(f"{path.name}{number}.json") for number in ("", *range(2, 1000)))
-        other = next(name for name in names if not name.exists())
+        other = next(name for name in names if not os.path.lexists(name))
         write_calibration(calibration, other, CalibrationFormat.PAGE4D)
         raise UsageError(misfits[0], f"use '{other}', where the cameras are in the format of page4d")
     row = _written(file_format)

@@ -133,6 +133,10 @@ def test_what_opencv_cannot_hold_is_refused(index: int, problem: str, tmp_path: 
         write_calibration(written, tmp_path / "rig.yml", CalibrationFormat.OPENCV)
     assert [entry.name for entry in os.scandir(tmp_path)] == ["rig.yml.json"]
     assert read_calibration(tmp_path / "rig.yml.json").names == written.names
+    (tmp_path / "b.yml.json").symlink_to("missing")
+    with pytest.raises(UsageError, match=problem):
+        write_calibration(written, tmp_path / "b.yml", CalibrationFormat.OPENCV)
+    assert read_calibration(tmp_path / "b.yml2.json").names == written.names
     lenses = [(camera.name, camera.distortion, 0.0) for camera in rig().cameras]
     check = partial(check_calibration_target, tmp_path / "new.yml", CalibrationFormat.OPENCV, overwrite=False)
     check(lenses=lenses)  # two of them are possible
