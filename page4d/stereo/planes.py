@@ -164,14 +164,14 @@ def _best_change(
     cameras: Cameras,
 ) -> Int[Tensor, "H W"]:
     """Return after which change of a view's log depth pictures correlate best at, and around, pixels; 0 for none."""
-    windows, size = Windows.of(images[[view]]), (log_depth.shape[0], log_depth.shape[1])
+    windows, depth, size = Windows.of(images[[view]]), log_depth.exp(), (log_depth.shape[0], log_depth.shape[1])
     factors = torch.cat([torch.zeros_like(changes[:1]), changes]).exp().clamp(max=1 / _MIN_DEPTH)
     total, count = torch.zeros_like(factors), torch.zeros_like(factors)
     for other in compared_views(cameras, view):
-        rig, depth = (cameras[view], cameras[other]), log_depth.exp()
-        seen = torch.stack([usable_rates(depth * factor, known[view], *rig, size) > 0 for factor in factors])
-        rigs = (cameras[[view]], cameras[[other]])
-        found = correlate(windows, images[[other]], *rigs, depth[None], factors, _MIN_VARIANCE)
+        pair = (cameras[view], cameras[other])
+        seen = torch.stack([usable_rates(depth * factor, known[view], *pair, size) > 0 for factor in factors])
+        pair = (cameras[[view]], cameras[[other]])
+        found = correlate(windows, images[[other]], *pair, depth[None], factors, _MIN_VARIANCE)
         total += found[0].movedim(1, 0) * seen
         count += seen
     correlation = total / count.clamp(min=1)
@@ -220,8 +220,9 @@ def _fitted_planes(
                 total = total + (found[0] * mask[:, None]).sum(dim=(0, 2))
             return total / sum(int(mask.sum()) for _, mask in masks)
 
-        plane, best = _adjusted(pixels.at(chosen), correlation)
-        if best > float(correlation(None)) + _MIN_GAIN and _is_unique(plane, best, pixels.at(chosen), correlation):
+        near = pixels.at(chosen)
+        plane, best = _adjusted(near, correlation)
+        if best > float(correlation(None)) + _MIN_GAIN and _is_unique(plane, best, near, correlation):
             planes.append((plane, pairs))
         left &= ~chosen & (pixels.log_factors(plane[None])[0].abs() > pixels.sigma)
     return planes
