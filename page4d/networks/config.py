@@ -31,8 +31,8 @@ from page4d.networks.config_parts import (
     ReferenceView,
     SparseConfig,
     Streams,
-    check_heads,
 )
+from page4d.networks.encoders.base import check_multiple
 from page4d.networks.encoders.build import ClassifierConfig, EncoderConfig
 from page4d.networks.encoders.dino import DinoV2Config
 from page4d.networks.encoders.stem import StemConfig
@@ -207,20 +207,11 @@ class NetworkConfig:
 
     def _check_widths(self) -> None:
         width = self.encoder.embed_dim
-        check_heads("network", width, self.num_heads)
-        camera_head, camera_encoder = self.camera_head, self.camera_encoder
-        if camera_encoder is not None and width % camera_encoder.num_heads:
-            raise UsageError(
-                f"network: camera encoder of width {width} with {camera_encoder.num_heads} heads",
-                "change the camera encoder's num_heads",
-            )
-        if camera_head is None or isinstance(camera_head, CameraMLPConfig):
-            return
-        if 2 * width % camera_head.num_heads:
-            raise UsageError(
-                f"network: camera head of width {2 * width} with {camera_head.num_heads} heads",
-                "change the camera head's num_heads",
-            )
+        check_multiple("width", width, "4 * num_heads", 4 * self.num_heads, "network")
+        if self.camera_encoder is not None:
+            check_multiple("width", width, "num_heads", self.camera_encoder.num_heads, "camera encoder")
+        if self.camera_head is not None and not isinstance(self.camera_head, CameraMLPConfig):
+            check_multiple("width", 2 * width, "num_heads", self.camera_head.num_heads, "camera head")
 
     def _check_layers(self) -> None:
         if isinstance(self.norm_eps, tuple) and len(self.norm_eps) != self.depth:

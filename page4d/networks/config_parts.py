@@ -9,6 +9,7 @@ from pydantic import Discriminator, Field, NonNegativeFloat, PositiveFloat, Tag
 from page4d.choices import SparseStrategy
 from page4d.errors import UsageError
 from page4d.io.json_records import config_record
+from page4d.networks.encoders.base import check_multiple
 from page4d.networks.encoders.dino import DinoV2Config
 from page4d.networks.layers.block import BlockOptions
 from page4d.networks.layers.execution import Count, Depth, Epsilon, Layer, OptionalWidth, Ratio, Side, Width
@@ -192,14 +193,8 @@ class ReferenceView(StrEnum):
     FIRST = "first"
     """The first view at the first instant."""
 
-    MIDDLE = "middle"
-    """The middle image in the order of instants, then views."""
-
     SADDLE_BALANCED = "saddle-balanced"
     """The image whose class token is closest to the middle of the range in mean similarity, norm and variance."""
-
-    SADDLE_SIMILARITY = "saddle-similarity"
-    """The image with the widest range of similarities of class tokens."""
 
 
 @config_record("camera head")
@@ -378,7 +373,7 @@ class MetricHeadConfig:
     norm_eps: Epsilon = 1e-6
 
     def __post_init__(self) -> None:
-        check_heads("metric head", self.dim, self.num_heads)
+        check_multiple("width", self.dim, "4 * num_heads", 4 * self.num_heads, "metric head")
 
 
 @config_record("frame head")
@@ -400,20 +395,7 @@ class FrameHeadConfig:
     metric: MetricHeadConfig | None = None
 
     def __post_init__(self) -> None:
-        check_heads("frame head", self.dim, self.num_heads)
-
-
-def check_heads(name: str, width: int, num_heads: int, per_head: int = 4) -> None:
-    """Refuse heads whose width has no rotary positions.
-
-    Raises:
-        UsageError: naming the width and the number of heads.
-    """
-    if width % (per_head * num_heads):
-        raise UsageError(
-            f"{name}: width {width} with {num_heads} heads",
-            f"choose num_heads so that the width is a multiple of {per_head} per head",
-        )
+        check_multiple("width", self.dim, "4 * num_heads", 4 * self.num_heads, "frame head")
 
 
 DEPTH_CHANNELS = 2
@@ -440,4 +422,4 @@ class KnownGeometryConfig(BlockOptions):
             raise UsageError(
                 f"known geometry: a depth encoder of {channels} channels", f"set its in_channels to {DEPTH_CHANNELS}"
             )
-        check_heads("known geometry", self.depth_encoder.embed_dim, self.num_heads, per_head=8)
+        check_multiple("width", self.depth_encoder.embed_dim, "8 * num_heads", 8 * self.num_heads, "known geometry")

@@ -127,17 +127,17 @@ def test_stochastic_depth_rates_grow_over_all_stages() -> None:
 
 
 @pytest.mark.parametrize("level", [None, 0, 1])
-def test_the_output_holds_the_pyramid_and_the_tokens_of_the_configured_level(level: int | None) -> None:
+def test_tokens_are_those_of_the_configured_level(level: int | None) -> None:
     config = SwinConfig(**{**vars(SMALL), "level": level})
-    encoded = Swin(config).double()(torch.rand(2, 3, 24, 40, dtype=torch.float64))
-    assert [part.grid for part in encoded.pyramid] == [(12, 20), (6, 10)]
-    assert [part.tokens.shape[-1] for part in encoded.pyramid] == [8, 16]
+    network, images = Swin(config).double(), torch.rand(2, 3, 24, 40, dtype=torch.float64)
+    encoded, levels = network(images), network.levels(images)
+    assert [maps.shape[1:] for maps in levels] == [(12, 20, 8), (6, 10, 16)]
     expected = 1 if level is None else level
-    assert encoded.grid == encoded.pyramid[expected].grid
+    assert encoded.grid == levels[expected].shape[1:3]
     assert encoded.tokens.shape == (2, encoded.grid[0] * encoded.grid[1], config.embed_dim)
     assert config.patch_size == 2 << expected
     if level is None:
-        assert torch.equal(encoded.tokens, encoded.pyramid[-1].tokens)
+        assert torch.equal(encoded.tokens, levels[-1].flatten(1, 2))
 
 
 def test_fused_levels_are_spatially_aligned() -> None:

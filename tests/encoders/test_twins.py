@@ -152,8 +152,9 @@ def test_every_whole_square_has_one_key_and_a_small_map_has_one(design: TwinsDes
 @pytest.mark.parametrize("level", [None, 0])
 def test_tokens_are_those_of_the_configured_level(level: int | None) -> None:
     config = TwinsConfig(**{**vars(SMALL), "level": level})
-    encoded = Twins(config)(torch.rand(2, 3, 20, 12))
-    assert [part.grid for part in encoded.pyramid] == [(10, 6), (5, 3)]
+    network, images = Twins(config), torch.rand(2, 3, 20, 12)
+    encoded = network(images)
+    assert [maps.shape[1:3] for maps in network.levels(images)] == [(10, 6), (5, 3)]
     assert encoded.grid == ((5, 3) if level is None else (10, 6))
     assert encoded.tokens.shape[-1] == config.embed_dim == (16 if level is None else 8)
     assert config.patch_size == (4 if level is None else 2)

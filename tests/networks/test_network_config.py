@@ -184,7 +184,7 @@ def test_invalid_configurations_are_refused(build) -> None:
 
 
 CONTRADICTIONS = (
-    (SMALL_PI3X.known_geometry, {"num_heads": 8}, "width 32 with 8 heads"),
+    (SMALL_PI3X.known_geometry, {"num_heads": 8}, "width 32 is not a multiple of 8"),
     (SMALL_PI3X.known_geometry, {"depth_encoder": DinoV2Config()}, "depth encoder of 3 channels"),
     (SMALL_PI3X.known_geometry, {"pose_layers": (2, 0)}, "known geometry: layers"),
     (SMALL_PI3X, {"known_geometry": PRESETS["pi3x"].known_geometry, "depth": 18}, "depth encoder of width"),
@@ -209,7 +209,11 @@ CONTRADICTIONS = (
         {"depth_head": replace(SMALL_DA3.depth_head, layers=(0, 1, 2, 3))},
         "layer 0, which has no step within",
     ),
-    (SMALL_DA3, {"camera_encoder": replace(SMALL_DA3.camera_encoder, num_heads=3)}, "encoder of width 16 with 3"),
+    (
+        SMALL_DA3,
+        {"camera_encoder": replace(SMALL_DA3.camera_encoder, num_heads=3)},
+        "encoder: width 16 is not",
+    ),
     (SMALL_DA3_NESTED, {"camera_head": None}, "without a camera head"),
     (
         SMALL_DA3_NESTED,

@@ -1,11 +1,10 @@
-"""The reference view is the image that the rules select, in any order of the images."""
+"""The reference view is the most balanced image, in any order of the images."""
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from page4d.networks.config_parts import ReferenceView
 from page4d.networks.tokens import select_reference
 
 
@@ -27,43 +26,22 @@ def tokens() -> Tensor:
     return torch.randn(4, 5, 16, generator=torch.Generator().manual_seed(2), dtype=torch.float64) + 0.5
 
 
-def test_the_rules_select_in_every_scene(tokens: Tensor) -> None:
+def test_the_balanced_image_is_selected_in_every_scene(tokens: Tensor) -> None:
     balanced = [min(range(5), key=scores_by_hand(scene).__getitem__) for scene in tokens]
     assert len(set(balanced)) > 1
-    assert select_reference(ReferenceView.SADDLE_BALANCED, tokens).tolist() == balanced
-    unit = functional.normalize(tokens, dim=2)
-    cosine = unit @ unit.mT
-    for image in range(5):
-        cosine[:, image, image] = 0
-    widest = (cosine.amax(2) - cosine.amin(2)).argmax(1).tolist()
-    assert widest != balanced
-    assert select_reference(ReferenceView.SADDLE_SIMILARITY, tokens).tolist() == widest
-    assert select_reference(ReferenceView.MIDDLE, tokens).tolist() == [2] * 4
-    assert select_reference(ReferenceView.FIRST, tokens).tolist() == [0] * 4
+    assert select_reference(tokens).tolist() == balanced
 
 
-@pytest.mark.parametrize("rule", [ReferenceView.SADDLE_BALANCED, ReferenceView.SADDLE_SIMILARITY])
-def test_the_selected_image_does_not_depend_on_the_order(tokens: Tensor, rule: ReferenceView) -> None:
+def test_the_selected_image_does_not_depend_on_the_order(tokens: Tensor) -> None:
     order = torch.tensor([3, 0, 4, 2, 1])
-    chosen = select_reference(rule, tokens)
-    assert torch.equal(order[select_reference(rule, tokens[:, order])], chosen)
+    assert torch.equal(order[select_reference(tokens[:, order])], select_reference(tokens))
 
 
-@pytest.mark.parametrize("rule", list(ReferenceView))
 @pytest.mark.parametrize("count", [1, 2])
-def test_the_first_of_up_to_two_images_is_the_reference(tokens: Tensor, rule: ReferenceView, count: int) -> None:
-    assert select_reference(rule, tokens[:, 1 : 1 + count]).tolist() == [0] * 4
+def test_the_first_of_up_to_two_images_is_the_reference(tokens: Tensor, count: int) -> None:
+    assert select_reference(tokens[:, 1 : 1 + count]).tolist() == [0] * 4
 
 
 def test_the_first_of_equal_images_is_the_reference(tokens: Tensor) -> None:
     equal = tokens[:, :1].expand(-1, 4, -1)
-    assert select_reference(ReferenceView.SADDLE_BALANCED, equal).tolist() == [0] * 4
-
-
-def test_the_first_of_the_two_most_similar_images_is_selected_by_similarity() -> None:
-    """Where all are similar, those two have equal ranges; rounding must not decide between them."""
-    around = torch.randn(64, 6, 32, generator=torch.Generator().manual_seed(3)) + 2
-    unit = functional.normalize(around.double(), dim=2)
-    cosine = torch.triu(unit @ unit.mT, diagonal=1)
-    first = cosine.flatten(1).argmax(dim=1) // 6
-    assert torch.equal(select_reference(ReferenceView.SADDLE_SIMILARITY, around), first)
+    assert select_reference(equal).tolist() == [0] * 4

@@ -18,16 +18,14 @@ DropPathRate = Annotated[float, Field(ge=0, lt=1)]
 class PatchTokens:
     """Patch tokens of F images, row by row on a grid of (rows, columns).
 
-    `fine` is a half-resolution feature map for dense heads, if the encoder has one. `pyramid` holds all levels of a
-    hierarchical encoder, finest first, each with its own width and grid. `class_tokens` are those that enter the last
-    block, for the selection of a reference view. `levels` are the normalized outputs of some blocks, for dense heads
-    that read the encoder.
+    `fine` is a half-resolution feature map for dense heads, if the encoder has one. `class_tokens` are those that
+    enter the last block, for the selection of a reference view. `levels` are the normalized outputs of some blocks,
+    for dense heads that read the encoder.
     """
 
     tokens: Float[Tensor, "F P C"]
     grid: tuple[int, int]
     fine: Float[Tensor, "F D H/2 W/2"] | None = None
-    pyramid: tuple["PatchTokens", ...] = ()
     class_tokens: Float[Tensor, "F C"] | None = None
     levels: tuple[Float[Tensor, "F P C"], ...] = ()
 
@@ -59,15 +57,15 @@ class Classifier(nn.Module, ABC):
         return self.head(self.forward_features(images))
 
 
-def check_multiple(name: str, number: int, divisor_name: str, divisor: int) -> None:
-    """Refuse a number that is not a multiple of another one.
+def check_multiple(name: str, number: int, divisor_name: str, divisor: int, record: str = "encoder") -> None:
+    """Refuse a number of a record that is not a multiple of another one.
 
     Raises:
         UsageError: naming both.
     """
     if number % divisor:
         raise UsageError(
-            f"encoder: {name} {number} is not a multiple of {divisor_name} ({divisor})", "choose a multiple"
+            f"{record}: {name} {number} is not a multiple of {divisor_name} ({divisor})", "choose a multiple"
         )
 
 

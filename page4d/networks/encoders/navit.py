@@ -160,15 +160,6 @@ class NaViT(Classifier):
         tokens = self.embed(patches, grid_positions(grid, images.device)[None])
         return PatchTokens(tokens=self.transform(tokens), grid=grid)
 
-    def encode(self, images: Images) -> list[PatchTokens]:
-        """Encode images of any sizes, packed, with all their patches."""
-        packing = self.pack(images)
-        tokens = packing.unpacked(self.transform(self.embed(packing.patches, packing.positions), packing))
-        return [
-            PatchTokens(tokens=part[None], grid=self.grid_of(image))
-            for image, part in zip(images, tokens, strict=True)
-        ]
-
     def forward_features(
         self, images: Images, noise: Sequence[Float[Tensor, " P"]] | None = None
     ) -> Float[Tensor, "F C"]:

@@ -1,8 +1,10 @@
 """The hierarchical vision transformer with shifted windows (Swin), and the fusion of the levels of such encoders."""
 
+import operator
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from itertools import islice
+from collections.abc import Callable, Sequence
+from itertools import accumulate, islice
+from math import prod
 from typing import Annotated, Literal
 
 import torch
@@ -55,6 +57,7 @@ class PyramidConfig(ABC):
     depths: Annotated[tuple[Depth, ...], Field(max_length=MAX_STAGES)]
     num_heads: Annotated[tuple[Width, ...], Field(max_length=MAX_STAGES)]
     mlp_ratio: Ratio = 4.0
+    norm_eps: Epsilon
     level: OptionalDepth | None = None
     num_classes: Classes | None = None
     """Without a number there is no classification head."""
@@ -68,8 +71,23 @@ class PyramidConfig(ABC):
 
     @property
     @abstractmethod
+    def patches(self) -> tuple[int, ...]:
+        """Factor by which each stage shrinks the sides of its input."""
+
+    @property
+    @abstractmethod
+    def dims(self) -> tuple[int, ...]:
+        """Width of each stage."""
+
+    @property
+    def embed_dim(self) -> int:
+        """Width of the tokens."""
+        return self.dims[self.token_level]
+
+    @property
     def patch_size(self) -> int:
         """Side in pixels of the patch of a token."""
+        return prod(self.patches[: self.token_level + 1])
 
 
 class LevelFusion(nn.Module):
@@ -96,12 +114,24 @@ class LevelFusion(nn.Module):
 
 
 class PyramidEncoder(Classifier):
-    """Stages of shrinking feature maps; subclasses build the modules."""
+    """Stages of shrinking feature maps; subclasses build what precedes them."""
 
     config: PyramidConfig
-    stages: nn.ModuleList
-    norm: nn.Module
-    fusion: LevelFusion | None
+
+    def build_stages(self, stage: Callable[..., nn.Module], norm: nn.Module) -> None:
+        """Build the stages and what follows them; weights are drawn from torch's global generator."""
+        config = self.config
+        rates = iter(drop_path_rates(sum(config.depths), config.drop_path))
+        self.stages = nn.ModuleList(
+            stage(config, number, list(islice(rates, depth))) for number, depth in enumerate(config.depths)
+        )
+        self.norm = norm
+        self.fusion: LevelFusion | None = None
+        if config.level is not None:
+            factors = list(accumulate(config.patches[config.level + 1 :], operator.mul, initial=1))
+            self.fusion = LevelFusion(config.dims[config.level :], factors, config.norm_eps)
+        self.head = None if config.num_classes is None else nn.Linear(config.dims[-1], config.num_classes)
+        initialise_linears(self)
 
     @abstractmethod
     def embed(self, images: Float[Tensor, "F 3 H W"]) -> Float[Tensor, "F rows columns C"]:
@@ -125,10 +155,7 @@ class PyramidEncoder(Classifier):
         patch_grid(images.shape[-2], images.shape[-1], self.config.patch_size)
         levels, level = self.levels(images), self.config.level
         fused = levels[-1] if self.fusion is None or level is None else self.fusion(levels[level:])
-        pyramid = tuple(
-            PatchTokens(tokens=maps.flatten(1, 2), grid=(maps.shape[1], maps.shape[2])) for maps in levels
-        )
-        return PatchTokens(tokens=fused.flatten(1, 2), grid=(fused.shape[1], fused.shape[2]), pyramid=pyramid)
+        return PatchTokens(tokens=fused.flatten(1, 2), grid=(fused.shape[1], fused.shape[2]))
 
     def forward_features(self, images: Float[Tensor, "F 3 H W"]) -> Float[Tensor, "F C"]:
         """Return one vector per image: the mean of the last stage."""
@@ -164,19 +191,14 @@ class SwinConfig(PyramidConfig):
         check_multiple("image_size", self.image_size, "first_patch", self.first_patch)
 
     @property
+    def patches(self) -> tuple[int, ...]:
+        """Factor by which each stage shrinks the sides of its input."""
+        return self.first_patch, *[2] * (len(self.depths) - 1)
+
+    @property
     def dims(self) -> tuple[int, ...]:
         """Width of each stage."""
         return tuple(self.dim << stage for stage in range(len(self.depths)))
-
-    @property
-    def embed_dim(self) -> int:
-        """Width of the tokens."""
-        return self.dims[self.token_level]
-
-    @property
-    def patch_size(self) -> int:
-        """Side in pixels of the patch of a token."""
-        return self.first_patch << self.token_level
 
 
 class PatchMerging(nn.Module):
@@ -247,17 +269,7 @@ class Swin(PyramidEncoder):
         if config.absolute_positions:
             self.pos_embed = nn.Parameter(torch.empty(1, self.table_side**2, config.dim))
             nn.init.trunc_normal_(self.pos_embed, std=INIT_STD)
-        rates = iter(drop_path_rates(sum(config.depths), config.drop_path))
-        self.stages = nn.ModuleList(
-            SwinStage(config, stage, list(islice(rates, depth))) for stage, depth in enumerate(config.depths)
-        )
-        self.norm = nn.LayerNorm(config.dims[-1], eps=config.norm_eps)
-        self.fusion = None
-        if config.level is not None:
-            dims = config.dims[config.level :]
-            self.fusion = LevelFusion(dims, [1 << index for index in range(len(dims))], config.norm_eps)
-        self.head = None if config.num_classes is None else nn.Linear(config.dims[-1], config.num_classes)
-        initialise_linears(self)
+        self.build_stages(SwinStage, nn.LayerNorm(config.dims[-1], eps=config.norm_eps))
 
     def embed(self, images: Float[Tensor, "F 3 H W"]) -> Float[Tensor, "F rows columns C"]:
         """Return the map that enters the first stage."""

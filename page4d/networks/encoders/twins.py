@@ -1,9 +1,6 @@
 """The vision transformer with spatially separable attention (Twins-SVT)."""
 
-import operator
 from enum import StrEnum
-from itertools import accumulate, islice
-from math import prod
 from typing import Annotated, Literal
 
 import torch
@@ -15,15 +12,13 @@ from torch.nn import functional
 from page4d.errors import UsageError
 from page4d.io.json_records import config_record
 from page4d.networks.encoders.base import check_level, check_multiple, check_stages
-from page4d.networks.encoders.swin import LevelFusion, PyramidConfig, PyramidEncoder
+from page4d.networks.encoders.swin import PyramidConfig, PyramidEncoder
 from page4d.networks.layers.attention import attend
 from page4d.networks.layers.block import (
     MixerBlock,
     NormedPatchEmbed,
     PatchEmbed,
     cut_patches,
-    drop_path_rates,
-    initialise_linears,
 )
 from page4d.networks.layers.execution import MAX_STAGES, Depth, Epsilon, Side, Width, Window
 from page4d.networks.layers.window import WindowAttention, pad_to_multiple
@@ -71,16 +66,6 @@ class TwinsConfig(PyramidConfig):
             for dim, num_heads in zip(self.dims, self.num_heads, strict=True):
                 check_multiple("stage width", dim, "num_heads", num_heads)
         check_level(self.level, len(self.dims))
-
-    @property
-    def embed_dim(self) -> int:
-        """Width of the tokens."""
-        return self.dims[self.token_level]
-
-    @property
-    def patch_size(self) -> int:
-        """Side in pixels of the patch of a token."""
-        return prod(self.patches[: self.token_level + 1])
 
     def is_local(self, stage: int, block: int) -> bool:
         """Return whether a block attends within groups rather than to sub-sampled keys."""
@@ -216,18 +201,8 @@ class Twins(PyramidEncoder):
     def __init__(self, config: TwinsConfig) -> None:
         super().__init__()
         self.config = config
-        rates = iter(drop_path_rates(sum(config.depths), config.drop_path))
-        self.stages = nn.ModuleList(
-            TwinsStage(config, stage, list(islice(rates, depth))) for stage, depth in enumerate(config.depths)
-        )
         normed = config.design is TwinsDesign.PAPER
-        self.norm = nn.LayerNorm(config.dims[-1], eps=config.norm_eps) if normed else nn.Identity()
-        self.fusion = None
-        if config.level is not None:
-            later = list(accumulate(config.patches[config.level + 1 :], operator.mul))
-            self.fusion = LevelFusion(config.dims[config.level :], [1, *later], config.norm_eps)
-        self.head = None if config.num_classes is None else nn.Linear(config.dims[-1], config.num_classes)
-        initialise_linears(self)
+        self.build_stages(TwinsStage, nn.LayerNorm(config.dims[-1], eps=config.norm_eps) if normed else nn.Identity())
 
     def embed(self, images: Float[Tensor, "F 3 H W"]) -> Float[Tensor, "F H W 3"]:
         """Move the color channels last; the first stage embeds the patches."""

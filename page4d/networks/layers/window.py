@@ -166,6 +166,8 @@ class Packing:
     images: Int[Tensor, "S N"]
     lengths: Int[Tensor, " S"]
     num_images: Int[Tensor, " S"]
+    most_images: int
+    """In one sequence."""
 
     @property
     def is_token(self) -> Bool[Tensor, "S N"]:
@@ -175,7 +177,7 @@ class Packing:
     @property
     def slots(self) -> Int[Tensor, " I"]:
         """Image indices of the sequence with the most images."""
-        return torch.arange(int(self.num_images.max()), device=self.images.device)
+        return torch.arange(self.most_images, device=self.images.device)
 
     @property
     def is_image(self) -> Bool[Tensor, "S I"]:
@@ -189,14 +191,6 @@ class Packing:
     def of_images(self) -> PairLogits:
         """Return the logits that restrict one query per image to the tokens of that image."""
         return self._allowed(self.slots[None, :, None] == self.images[:, None, :])
-
-    def unpacked(self, tokens: Float[Tensor, "S N C"]) -> list[Float[Tensor, "P C"]]:
-        """Return the tokens of each image separately, in packing order."""
-        return [
-            tokens[sequence][(self.images[sequence] == image) & self.is_token[sequence]]
-            for sequence, count in enumerate(self.num_images.tolist())
-            for image in range(count)
-        ]
 
     def _allowed(self, allowed: Bool[Tensor, "S M N"]) -> PairLogits:
         allowed = allowed & self.is_token[:, None, :]
@@ -215,4 +209,5 @@ def pack_images(
         images=pad_sequence(numbers, batch_first=True).to(device),
         lengths=torch.tensor([len(ids) for ids in numbers], device=device),
         num_images=torch.tensor([len(group) for group in groups], device=device),
+        most_images=max(map(len, groups)),
     )

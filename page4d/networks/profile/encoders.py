@@ -1,13 +1,10 @@
 """Profile of an image encoder, with its classification head if it has one, from a run on the meta device."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import torch
-from jaxtyping import Int
-from torch import Tensor
 
 from page4d.errors import UsageError
 from page4d.networks.encoders.build import ClassifierConfig, build_encoder
@@ -16,7 +13,6 @@ from page4d.networks.encoders.swin import Swin
 from page4d.networks.encoders.twins import Twins, TwinsStage
 from page4d.networks.encoders.vit import Pooling, ViT
 from page4d.networks.layers.block import patch_grid
-from page4d.networks.layers.window import Packing, group_in_order
 from page4d.networks.profile.meta import meta_run, on_meta_device
 from page4d.networks.profile.table import Profile, ProfileBuilder, ProfileStage
 
@@ -37,7 +33,7 @@ def profile_encoder(config: ClassifierConfig, *, batch: int = 1, size: tuple[int
     symbols = {"B": batch, "H": height, "W": width}
     if isinstance(encoder, NaViT):
         return _profile_navit(encoder, symbols)
-    last = prod(_sides(encoder)) if isinstance(encoder, Swin | Twins) else 1
+    last = prod(encoder.config.patches) if isinstance(encoder, Swin | Twins) else 1
     patch_grid(height, width, last)
     with meta_run(encoder) as run:
         images = torch.empty(batch, 3, height, width)
@@ -75,16 +71,9 @@ def _vit(builder: ProfileBuilder[ViT]) -> Iterator[ProfileStage]:
         yield builder.stage("head", "logits", "B K", "head")
 
 
-def _sides(encoder: Swin | Twins) -> tuple[int, ...]:
-    """Return the downsampling factor of each stage."""
-    if isinstance(encoder, Twins):
-        return encoder.config.patches
-    return encoder.config.first_patch, *[2] * (len(encoder.stages) - 1)
-
-
 def _pyramid(builder: ProfileBuilder[Swin | Twins]) -> Iterator[ProfileStage]:
     encoder = builder.network
-    sides = _sides(encoder)
+    sides = encoder.config.patches
     maps = [f"B H/{prod(sides[: stage + 1])} W/{prod(sides[: stage + 1])} C{stage}" for stage in range(len(sides))]
     if isinstance(encoder, Swin):
         table = 0 if encoder.pos_embed is None else encoder.pos_embed.numel()
@@ -114,40 +103,21 @@ def _pyramid_stage(
             yield builder.stage(part, "conditional positions", maps, f"{path}.positions")
 
 
-@dataclass(frozen=True, kw_only=True)
-class _EqualSizes(Packing):
-    """A packing on the meta device with at most `images_per_sequence` images per sequence."""
-
-    images_per_sequence: int
-
-    @property
-    def slots(self) -> Int[Tensor, " I"]:
-        """Image indices of the sequence with the most images."""
-        return torch.arange(self.images_per_sequence, device=self.images.device)
-
-
 def _profile_navit(encoder: NaViT, symbols: dict[str, int]) -> Profile:
-    """Pack images of one size; their number per sequence is known, so that no tensor has to be read."""
+    """Pack images of one size."""
     config, batch = encoder.config, symbols["B"]
     with meta_run(encoder) as run:
         images = torch.empty(batch, 3, symbols["H"], symbols["W"])
-        patches = prod(encoder.grid_of(images))
-        groups = group_in_order([patches] * batch, config.max_tokens)
-        images_per_sequence = max(map(len, groups))
-        length = images_per_sequence * patches
-        packing = _EqualSizes(
-            patches=images.new_empty(len(groups), length, 3 * config.patch_size**2),
-            positions=torch.zeros(len(groups), length, 2, dtype=torch.long),
-            images=torch.zeros(len(groups), length, dtype=torch.long),
-            lengths=torch.zeros(len(groups), dtype=torch.long),
-            num_images=torch.zeros(len(groups), dtype=torch.long),
-            images_per_sequence=images_per_sequence,
-        )
+        packing = encoder.pack(images)
         tokens = encoder.transform(encoder.embed(packing.patches, packing.positions), packing)
         if encoder.pool is not None and encoder.head is not None:
             encoder.head(encoder.pool(tokens, packing).flatten(0, 1)[:batch])
-    packed = {"P": patches, "p": config.patch_size, "S": len(groups), "N": length, "I": images_per_sequence}
-    symbols = {**symbols, **packed, "C": config.embed_dim, **_classes(config)}
+    symbols |= {
+        "P": prod(encoder.grid_of(images)),
+        "p": config.patch_size,
+        **dict(zip("SN", packing.images.shape, strict=True)),
+    }
+    symbols |= {"I": packing.most_images, "C": config.embed_dim, **_classes(config)}
     builder = ProfileBuilder(network=encoder, run=run, symbols=symbols)
     return builder.profile((_input(builder), *_navit(builder)))
 
