@@ -264,11 +264,10 @@ def _compare(
     warped = ray_warp(rays, cameras[0], cameras[1]).to(own).at(own, _MIN_DEPTH)
     visible = warped.visible(size, _MIN_DEPTH)
     column, row = pixel_indices(warped.pixels, size)
-    around = _around(other, column, row)
     tolerance = torch.full_like(own, TOLERANCE)
     if spread is not None:
         tolerance = (tolerance + (spread[0] + spread[1][row, column])).clamp(max=MAX_TOLERANCE)
-    beyond = warped.depth.clamp(min=_MIN_DEPTH).log() - around
+    beyond = warped.depth.clamp(min=_MIN_DEPTH).log() - around(other, column, row)
     # No comparison with NaN holds: of the pixels around, those with depth count.
     confirms = (beyond.abs() <= tolerance).any(dim=0)
     sees_through = (beyond < -tolerance).any(dim=0) & ~(beyond >= -tolerance).any(dim=0)
@@ -283,7 +282,7 @@ def compared_views(rig: Cameras, view: int) -> list[int]:
     return sorted(distance.argsort(stable=True)[: min(len(distance) - 1, MAX_COMPARED_VIEWS)].tolist())
 
 
-def _around(maps: Float[Tensor, "H W"], column: Int[Tensor, " N"], row: Int[Tensor, " N"]) -> Float[Tensor, "9 N"]:
+def around(maps: Float[Tensor, "H W"], column: Int[Tensor, " N"], row: Int[Tensor, " N"]) -> Float[Tensor, "9 N"]:
     """Return the values of the 3x3 pixels around some pixels, at the border of those that exist."""
     height, width = maps.shape
     steps = torch.tensor([-1, 0, 1], device=maps.device)[:, None]

@@ -5,8 +5,9 @@ photo-consistency is whether the depth of a view maps its picture onto that of a
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from math import isnan
 from typing import Any
 
 import numpy as np
@@ -83,18 +84,10 @@ def compare_pair(view: DepthMap, other: DepthMap) -> PairComparison:
     warped = warp_into(view, other)
     column, row = warp.pixel_indices(warped.pixels, other.size)
     inside = warped.visible(other.size, _MIN_DEPTH) & view.known
-    height, width = other.size
-    target = warped.depth.clamp(min=_MIN_DEPTH).log()
-    best = torch.full_like(target, torch.inf)
-    nearest = [torch.zeros_like(column), torch.zeros_like(row)]
-    for down in (-1, 0, 1):
-        for right in (-1, 0, 1):
-            rows, columns = (row + down).clamp(0, height - 1), (column + right).clamp(0, width - 1)
-            found = other.depth[rows, columns]
-            difference = torch.where(found > 0, target - found.clamp(min=_MIN_DEPTH).log(), torch.inf)
-            closer = difference.abs() < best.abs()
-            best = torch.where(closer, difference, best)
-            nearest = [torch.where(closer, a, b) for a, b in zip((columns, rows), nearest, strict=True)]
+    found = torch.unflatten(warp.around(other.depth, column.flatten(), row.flatten()), 1, view.size)
+    own, surface = (depth.clamp(min=_MIN_DEPTH).log() for depth in (warped.depth, found))
+    differences = torch.where(found > 0, own - surface, torch.inf)
+    best = differences.gather(0, differences.abs().argmin(dim=0, keepdim=True))[0]
     visible = inside & best.isfinite()
     difference = torch.where(visible, best, torch.nan)
     return PairComparison(
@@ -401,13 +394,9 @@ def _add_view(sums: _ViewSums, frame: ComparedFrame, verdict: Verdict, *, is_ste
     sums.contradicted += int(verdict.contradicted.sum())
     sums.single += int(verdict.single.sum())
     sums.confidence += float(frame.confidence[known].sum())
-    for row, of_row in enumerate(
-        zip(known.tensor_split(REGIONS), verdict.confirmed.tensor_split(REGIONS), strict=True)
-    ):
-        for column, (there, agreed) in enumerate(
-            zip(*(part.tensor_split(REGIONS, dim=1) for part in of_row), strict=True)
-        ):
-            sums.regions[:, row, column] += torch.stack([agreed.sum(), there.sum()])
+    for row, rows in enumerate(torch.stack([verdict.confirmed, known]).tensor_split(REGIONS, dim=1)):
+        for column, cells in enumerate(rows.tensor_split(REGIONS, dim=2)):
+            sums.regions[:, row, column] += cells.sum(dim=(1, 2))
     if is_steady:
         if sums.depth is None:
             sums.depth = _Spread(frame.view.size)
@@ -452,13 +441,7 @@ def _view_quality(
         confirmed=sums.confirmed / known,
         contradicted=sums.contradicted / known,
         single=sums.single / known,
-        regions=tuple(
-            tuple(
-                float(agreed[row, column] / there[row, column]) if there[row, column] else None
-                for column in range(REGIONS)
-            )
-            for row in range(REGIONS)
-        ),
+        regions=tuple(tuple(None if isnan(share) else share for share in row) for row in (agreed / there).tolist()),
         confidence=sums.confidence / known,
         residual_px=median_of(pair.residual_px for pair in own),
         photo_gain=median_of(pair.photo_gain for pair in own),
@@ -466,13 +449,13 @@ def _view_quality(
     )
 
 
-def median_of(values: "Iterator[float | None] | Sequence[float | None]") -> float | None:
+def median_of(values: Iterable[float | None]) -> float | None:
     """Return the median of the values that are not None; None without any."""
     found = [value for value in values if value is not None]
     return float(np.median(found)) if found else None
 
 
-def mean_of(values: "Iterator[float | None] | Sequence[float | None]") -> float | None:
+def mean_of(values: Iterable[float | None]) -> float | None:
     """Return the mean of the values that are not None; None without any."""
     found = [value for value in values if value is not None]
     return float(np.mean(found)) if found else None
