@@ -187,19 +187,6 @@ class Aggregator(nn.Module):
         del tokens
         return self._run(run, external)
 
-    def transform(
-        self,
-        tokens: Float[Tensor, "B T V N C"],
-        grid: Grid,
-        external: Float[Tensor, "B T V rows columns"] | None = None,
-        limits: ForwardLimits = NO_LIMITS,
-        conditioning: Conditioning = NO_CONDITIONING,
-    ) -> TrunkOutput:
-        """Run all layers on tokens of views of one size that include the special tokens."""
-        run = self._start([tokens], SizeGroups.of([grid] * tokens.shape[2]), limits, conditioning)
-        del tokens
-        return self._run(run, None if external is None else [external])[0]
-
     def _run(self, run: TrunkRun, external: Sequence[Tensor] | None) -> list[TrunkOutput]:
         dynamic_logits: list[Tensor] | None = None
         for layer in range(self.config.depth):

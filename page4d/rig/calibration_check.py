@@ -575,11 +575,9 @@ def _best_pose_score(check: _Check, pair: Pair) -> float | None:
     if found is None or found.score < MIN_SCORE:
         return None
     given = relative_pose_of(first.world_to_camera, second.world_to_camera)
-    if given is not None:
-        turn = rotation_angle_deg(found.pose.rotation, given.rotation)
-        bend = direction_angle_deg(found.pose.direction, given.direction)
-        if max(turn, bend) < (MIN_TURN_DEG if check.is_texture(pair) else MIN_CONTRADICTION_DEG):
-            return None
+    least = MIN_TURN_DEG if check.is_texture(pair) else MIN_CONTRADICTION_DEG
+    if given is not None and max(found.pose.apart_deg(given)) < least:
+        return None
     if check.is_texture(pair):
         return found.score
     control = quick_people_pose(people.shuffled())

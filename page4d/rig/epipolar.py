@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 
-from page4d.rig.records import Array, Lens, PairPose
+from page4d.rig.records import Array, Lens, PairPose, direction_angle_deg, rotation_angle_deg
 
 MIN_POINTS = 8
 """Fewest points of a hypothesis: five determine it, and fewer than eight leave no redundancy."""
@@ -39,6 +39,11 @@ class RelativePose:
     def essential(self) -> Float[Array, "3 3"]:
         """The essential matrix [direction]_x rotation, for which x2^T E x1 = 0."""
         return _skew(self.direction) @ self.rotation
+
+    def apart_deg(self, other: "RelativePose") -> tuple[float, float]:
+        """Return the angles to another pose in degrees: of rotation, and between the directions."""
+        turn = rotation_angle_deg(self.rotation, other.rotation)
+        return float(turn), float(direction_angle_deg(self.direction, other.direction))
 
 
 def pose_of(pair: PairPose) -> RelativePose:

@@ -17,7 +17,7 @@ from page4d.rig.epipolar import (
     unit_rays,
 )
 from page4d.rig.learned import tolerance
-from page4d.rig.records import Array, Evidence, Pair, PairPose, PointMatches, direction_angle_deg, rotation_angle_deg
+from page4d.rig.records import Array, Evidence, Pair, PairPose, PointMatches, direction_angle_deg
 from page4d.rig.texture import ROOT_SIFT, TextureMatches, TextureMethod
 
 MIN_SHARE = 0.45
@@ -231,13 +231,12 @@ def _with_controls(found: PairPose, pose: RelativePose, matches: TextureMatches,
     """Add the shuffled control and the jackknife, and refuse what they refute."""
     control = _shuffled_score(matches, seed, found.score / MIN_CONTROL_RATIO)
     halves = _half_poses(matches, seed)
-    turns = [180.0 if one is None else float(rotation_angle_deg(pose.rotation, one.rotation)) for one in halves]
-    shifts = [180.0 if one is None else float(direction_angle_deg(pose.direction, one.direction)) for one in halves]
-    turn, shift = float(np.median(turns)), float(np.median(shifts))
+    apart = [(180.0, 180.0) if one is None else pose.apart_deg(one) for one in halves]
+    turn, shift = np.median(apart, axis=0).tolist()
     least = MIN_RIVAL_SHARE * _sharp_score(pose, matches)
     rivals = (
         f"a pose that differs by {angle:.1f} degrees, in direction by {bend:.1f}, explains the texture too"
-        for half, angle, bend in zip(halves, turns, shifts, strict=True)
+        for half, (angle, bend) in zip(halves, apart, strict=True)
         if half is not None
         and (angle > MAX_RIVAL_DEG[0] or bend > MAX_RIVAL_DEG[1])
         and _sharp_score(half, matches) >= least
@@ -269,7 +268,7 @@ def _fitted(
             best, highest = (pose, score) if score > highest else (best, highest)
         count = 0 if best is None else matches.num_distinct(matches.inliers(best))
         agree = until_agreed and len(found) == len(poses) and count >= MIN_SHARE * matches.num_distinct()
-        if 2 * count < least or (agree and rotation_angle_deg(*(pose.rotation for pose in found)) < _AGREED_DEG):
+        if 2 * count < least or (agree and found[0].apart_deg(found[1])[0] < _AGREED_DEG):
             break
     return best
 
@@ -359,8 +358,7 @@ def _rival_of_plane(pose: RelativePose, matches: TextureMatches) -> str:
         rival = _refined(start, matches)
         if rival is None or (share := _sharp_score(rival, matches) / score) < PLANE_SHARES[0]:
             continue
-        turn = float(rotation_angle_deg(pose.rotation, rival.rotation))
-        bend = float(direction_angle_deg(pose.direction, rival.direction))
+        turn, bend = pose.apart_deg(rival)
         own, other = (matches.num_distinct(matches.inliers(one) & ~flat) for one in (pose, rival))
         is_close = share >= PLANE_SHARES[1] or own - other < PLANE_SIGMAS * (own + other) ** 0.5
         if is_close and (turn > MAX_RIVAL_DEG[0] or bend > MAX_RIVAL_DEG[1]):
@@ -398,8 +396,7 @@ def _rival_of_part(pose: RelativePose, matches: TextureMatches, seed: int) -> st
         rival = _refined_start(matches.select(part), scale * matches.tolerance, _NUM_STARTS * seed)
         if rival is None or _sharp_score(rival, matches) < PLANE_SHARES[0] * score:
             continue
-        turn = float(rotation_angle_deg(pose.rotation, rival.rotation))
-        bend = float(direction_angle_deg(pose.direction, rival.direction))
+        turn, bend = pose.apart_deg(rival)
         if turn > MAX_JACKKNIFE_DEG or bend > MAX_RIVAL_DEG[1]:
             return f"a pose that differs by {turn:.1f} degrees, in direction by {bend:.1f}, explains most texture too"
     return ""

@@ -1,5 +1,7 @@
 """Slow reference of the aggregator: all layers, biases as dense matrices, no memory bounds."""
 
+from unittest.mock import patch
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -21,6 +23,13 @@ def run_trunk(
     """Run the aggregator on views of one size."""
     sizes = SizeGroups.of([grid] * patches.shape[2])
     return aggregator([patches], sizes, None if external is None else [external], **options)[0]
+
+
+def run_on_tokens(aggregator: Aggregator, tokens: Tensor, grid: tuple[int, int]) -> TrunkOutput:
+    """Run the aggregator on tokens of views of one size that include the special tokens."""
+    count = aggregator.special.count
+    with patch.object(aggregator.special, "forward", return_value=tokens[..., :count, :]):
+        return run_trunk(aggregator, tokens[..., count:, :], grid)
 
 
 @torch.no_grad()

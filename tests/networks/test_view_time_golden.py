@@ -17,7 +17,7 @@ from page4d.networks.layers.attention import LogitsBias, rotary_tables
 from page4d.networks.layers.block import Block, BlockConfig, PatchEmbed
 from page4d.networks.tokens import MaskBias, Stream, token_positions
 from page4d.networks.trunk import Aggregator
-from tests.networks.naive_twin import run_trunk
+from tests.networks.naive_twin import run_on_tokens, run_trunk
 
 GRID = (3, 4)
 BLOCK = BlockConfig(dim=64, num_heads=4, qk_norm_eps=1e-5, layer_scale=0.01)
@@ -79,7 +79,7 @@ def trunk_of(weights: dict[str, Tensor], schedule: Schedule, names: dict[Step, s
 def test_trunk(golden: Callable, agrees: Callable, name: str, schedule: Schedule):
     loaded = golden("mv_trunk")
     trunk = trunk_of(loaded.part("weights/"), schedule, {Step.TIME: "time", Step.VIEW: "view"})
-    out = trunk.transform(loaded.tensors["input/tokens"], GRID)
+    out = run_on_tokens(trunk, loaded.tensors["input/tokens"], GRID)
     for layer in (0, 3):
         agrees(out.levels[layer], loaded.tensors[f"output/{name}.layer{layer}"])
 

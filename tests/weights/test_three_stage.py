@@ -21,6 +21,7 @@ from page4d.weights.conversion.view_time import AddedParts, network_blueprint
 from page4d.weights.families.family import Family
 from page4d.weights.families.table import read_network
 from page4d.weights.store import TensorSpec
+from tests.networks.naive_twin import run_on_tokens
 from tests.weights.checkpoints import Checkpoint, page4d_and_pi3
 
 GRID, NUM_SPECIAL, WIDTH = (2, 3), 5, 32
@@ -86,8 +87,8 @@ def test_the_lower_trunk_computes_as_in_pi3(networks: tuple) -> None:
     three, pi3, _ = networks
     tokens = faint_tokens(3)[:, None]
     last = NUM_PI3 - 1
-    found = three.aggregator.transform(tokens, GRID).levels[last]
-    expected = pi3.aggregator.transform(tokens, GRID).levels[last]
+    found = run_on_tokens(three.aggregator, tokens, GRID).levels[last]
+    expected = run_on_tokens(pi3.aggregator, tokens, GRID).levels[last]
     assert (found - expected).abs().max() <= 1e-6
 
 
