@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from page4d.errors import UsageError, counted, human_size
+from page4d.errors import InterruptedRunError, UsageError, counted, human_size
 from page4d.exporters.formats import FORMATS, BudgetScope, Format, PictureUse
 from page4d.installation import install_command, is_installed
 from page4d.io.exhaustion import limits_named
@@ -58,6 +58,10 @@ def export(
         with stops_cleanly():
             for one in _export(run, names, folder, settings, overwrite=overwrite, dry_run=dry_run, quiet=quiet):
                 done.append(one)  # noqa: PERF402  those before an error are kept
+    except InterruptedRunError as error:
+        if done and not (overwrite or dry_run):  # they would be refused
+            error.marked_hint = "repeat the command with ⟨overwrite=True⟩"
+        raise
     finally:  # formats that are complete are reported if a later one fails
         if done and (as_json or dry_run or not quiet):
             _report(done, as_json=as_json, dry_run=dry_run)

@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from page4d.exporters import npz, splat
 from page4d.exporters.export import RECORD_NAME, plan_exports
 from page4d.exporters.formats import FORMATS, PictureUse
 from page4d.formats.ply import PointCloud
+from page4d.io.folders import leftovers
 from page4d_cli.commands import doctor
 from tests.exporters.capture import Capture, make_capture
 from tests.forks import command, forked
@@ -439,13 +441,23 @@ class TestPromises:
         assert (code, err) == (130, "error: interrupted\nhint:  repeat the command\n")
         assert not list(folder.iterdir())
 
-    def test_the_folder_of_a_killed_export_is_named_and_stays(self, export, tmp_path) -> None:
+    def test_formats_before_a_signal_are_replaced_by_a_repetition(self, export, monkeypatch) -> None:
+        monkeypatch.setattr(splat, "write", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+        ended = export("npz,splat")
+        assert (ended.code, ended.err) == (130, "error: interrupted\nhint:  repeat the command with --overwrite\n")
+        assert "npz" in ended.out
+        monkeypatch.undo()
+        assert (export("npz,splat").code, export("npz,splat", "--overwrite").code) == (2, 0)
+
+    def test_the_folder_of_a_killed_export_is_named_and_stays(self, export, tmp_path, monkeypatch) -> None:
         left = [tmp_path / f".{name}.0a1b2c3d.part" for name in ("dir", "dir.2")]
         for folder in left:
             folder.mkdir()
         (done,) = json.loads(export("splat", "--json").out)
         assert done["remarks"][-1].startswith("next to it, killed exports left .dir.0a1b2c3d.part: delete them")
         assert all(folder.is_dir() for folder in left)
+        monkeypatch.setattr(Path, "iterdir", Mock(side_effect=PermissionError))  # may be written, not listed
+        assert leftovers(tmp_path / "dir") == []
 
     def test_options_reach_the_export(self, export, tmp_path) -> None:
         words = ["--instants", "1:4:2", "--views", "cam03,cam01", "--hold-out", "cam03", "--max-points", "50"]
