@@ -26,6 +26,9 @@ ParserError: type[Exception] = typer.BadParameter.__mro__[2]
 
 _LIMIT = 160
 
+_PATH = re.compile(r"[^:]*(/[^:]*|\.[A-Za-z]\w*)")
+"""Text with a separator or the suffix of a file; that with a colon is a board or a file of the hub."""
+
 GENERAL = "General"
 ALL = "page4d.help_all"
 """Key of `typer.Context.meta` under which `--help-all` asks for the options of experts."""
@@ -232,6 +235,7 @@ def _read_config(context: typer.Context, path: Path | None) -> None:
     except documents.DocumentError as error:
         raise UsageError(f"'{path}' is not TOML: {error}", "write one option per line, such as size = 518") from error
     known = {name[2:]: one for one in context.command.params for name in one.opts if name.startswith("--")}
+    types = context.command.callback.__annotations__
     for name in ("config", "help-all"):
         known.pop(name, None)
     for key, value in content.items():
@@ -242,7 +246,8 @@ def _read_config(context: typer.Context, path: Path | None) -> None:
         if known[name].name in (context.default_map or {}):
             raise UsageError(f"'{path}' has the option '{key}' twice", "remove one of the lines")
         try:
-            given = _config_value(value, known[name], path.parent)
+            is_path = _plain(types[known[name].name]) is Path
+            given = _config_value(value, known[name], path.parent, is_path=is_path)
             known[name].process_value(context, given)
         except (ParserError, UsageError, ValueError) as error:
             text = getattr(error, "marked_message", getattr(error, "message", str(error)))
@@ -252,7 +257,7 @@ def _read_config(context: typer.Context, path: Path | None) -> None:
         context.default_map = {**(context.default_map or {}), known[name].name: given}
 
 
-def _config_value(value: object, parameter: Any, folder: Path) -> object:
+def _config_value(value: object, parameter: Any, folder: Path, *, is_path: bool) -> object:
     """Return a value of a configuration file as the command line has it; paths are relative to the file's folder."""
     if isinstance(value, bool) != parameter.is_flag:
         raise ValueError("true or false is expected" if parameter.is_flag else "true and false are not values of it")
@@ -261,17 +266,17 @@ def _config_value(value: object, parameter: Any, folder: Path) -> object:
     values = value if isinstance(value, list) else [value]
     if not all(isinstance(one, str | int | float) for one in values):
         raise ValueError("text, a number or a list of them is expected")
-    forms = (parameter.metavar or "").split("|")
     texts = [str(one) for one in values]
     if not (texts and all(text.strip() for text in texts)):  # a path would be the folder
         raise ValueError("the value is empty")
-    if {"FILE", "FOLDER", "DIR"}.intersection(forms):
-        # Text with the form of a path that exists in the working folder alone is no name either.
-        is_file = [("/" in text or Path(text).suffix != "") and Path(text).exists() for text in texts]
-        is_path = [
-            len(forms) == 1 or (folder / text).exists() or here for text, here in zip(texts, is_file, strict=True)
-        ]
-        texts = [str(folder / text) if chosen else text for text, chosen in zip(texts, is_path, strict=True)]
+    # Other types have names too: text without the form of a path is one, whatever the working folder holds.
+    has_files = "FILE" in (parameter.metavar or "").split("|")
+    texts = [
+        str(folder / text)
+        if is_path or (has_files and (_PATH.fullmatch(text) or (folder / text).is_file()))
+        else text
+        for text in texts
+    ]
     return texts if parameter.multiple else ",".join(texts)
 
 

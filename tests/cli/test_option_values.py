@@ -173,12 +173,21 @@ def test_a_path_of_a_file_is_never_that_of_the_working_folder(scene: Path, tmp_p
     assert (ended.code, "/rig/sync.json' does not exist" in ended.err) == (2, True)
 
 
-@pytest.mark.parametrize("name", ["none", "audio"])
-def test_a_name_that_a_folder_has_too_stays_a_name(scene: Path, tmp_path, cli, monkeypatch, name: str):
+@pytest.mark.parametrize("place", ["", "rig"])
+@pytest.mark.parametrize(("name", "stays"), [("none", True), ("audio", True), ("v1.5", True), ("a/b", False)])
+def test_a_name_that_a_folder_has_too_stays_a_name(place, name, stays, scene: Path, tmp_path, cli, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / name).mkdir()
+    (tmp_path / place / name).mkdir(parents=True)
     ended = cli("inspect-scene", scene, "--config", configured(f"sync = '{name}'", tmp_path / "rig"))
-    assert "does not exist" not in ended.err
+    assert ended.err.startswith(("error: b", f"error: sync file '{tmp_path}/rig/a/b'")) is not stays
+
+
+def test_a_file_of_any_suffix_is_that_of_the_configuration(scene: Path, tmp_path, cli):
+    (tmp_path / "rig").mkdir()
+    (tmp_path / "rig" / "corners.png").touch()
+    lines = "board = 'chessboard:6x5,2.5mm'\nout = 'rig.toml'\nreport = 'corners.png'"
+    ended = cli("calibrate", scene, "--config", configured(lines, tmp_path / "rig"))
+    assert (ended.code, "/rig/corners.png' already exists" in ended.err) == (2, True)
 
 
 def test_a_file_that_cannot_be_read_is_an_error_of_input(scene: Path, tmp_path, cli):
