@@ -1,8 +1,10 @@
 """`page4d calibrate`: lenses and cameras of a static rig from a calibration board, for page4d and other programs."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
+from page4d.errors import Page4DError
 from page4d.io.atomic import check_file
 from page4d.options import OUTPUT, CalibrateSettings, Option
 from page4d_cli import console, options
@@ -64,9 +66,13 @@ def calibrate(
             console.print_notice(notice, verbosity)
         try:
             write_calibration(found.calibration, out, chosen, overwrite=overwrite)
-        finally:  # also of cameras that the format does not hold
-            if report is not None:
-                draw_corners(found, report)
+        except Page4DError:  # of cameras that the format does not hold, and where they are kept
+            with suppress(Page4DError):
+                if report is not None:
+                    draw_corners(found, report)
+            raise
+        if report is not None:
+            draw_corners(found, report)
     if not (as_json or quiet):
         placed = [camera.view for camera in found.record.cameras if camera.placed]
         world = world_fields(found.record.world)

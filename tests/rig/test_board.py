@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import cv2
 import numpy as np
@@ -13,7 +14,8 @@ from scipy.spatial.transform import Rotation
 
 from page4d.choices import LensModel, UpAxis
 from page4d.conventions import Scale
-from page4d.errors import InputError, Page4DError
+from page4d.errors import InputError, OutputError, Page4DError
+from page4d.formats import calibrations
 from page4d.formats.calibrations import read_calibration
 from page4d.geometry.distortion import Distortion
 from page4d.rig.board import Board, Pattern, _checked, board_of, find_boards
@@ -686,6 +688,12 @@ def test_the_command_calibrates_a_rig_from_pictures(tmp_path: Path, capsys, monk
         kept = tmp_path / "kept.json"
         assert run([*map(str, words[:5]), str(kept), "--report", str(tmp_path / "other.png")]) != 0
         assert kept.exists()
+    with monkeypatch.context() as patched:  # nor does it hide where cameras are kept that a format does not hold
+        for module, name in ((calibrations, "write_calibration"), (calibration, "draw_corners")):
+            patched.setattr(module, name, Mock(side_effect=OutputError(f"fault of {name}")))
+        capsys.readouterr()
+        assert run([*map(str, words[:5]), str(tmp_path / "c.json"), "--report", str(tmp_path / "c.png"), "-q"]) == 5
+        assert "error: fault of write_calibration" in capsys.readouterr().err
     assert "give --intrinsics FILE with the calibration in the folder" in hint
     assert hint.count("--intrinsics") == 1
     record = json.loads(printed.out)
