@@ -444,7 +444,7 @@ class TestPromises:
     def test_formats_before_a_signal_are_replaced_by_a_repetition(self, export, monkeypatch) -> None:
         monkeypatch.setattr(splat, "write", lambda *_: os.kill(os.getpid(), signal.SIGINT))
         ended = export("npz,splat")
-        assert (ended.code, ended.err) == (130, "error: interrupted\nhint:  repeat the command with --overwrite\n")
+        assert (ended.code, ended.err.splitlines()[-1]) == (130, "hint:  repeat the command with --overwrite")
         assert "npz" in ended.out
         monkeypatch.undo()
         assert (export("npz,splat").code, export("npz,splat", "--overwrite").code) == (2, 0)
