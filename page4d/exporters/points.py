@@ -19,6 +19,7 @@ from page4d.choices import PointLayer
 from page4d.errors import InputError, UsageError
 from page4d.exporters.formats import BudgetScope
 from page4d.formats.ply import PointCloud, join_clouds, read_ply_header
+from page4d.geometry.time_axis import spread_places
 from page4d.output.points import voxel_subset
 from page4d.output.reader import Output
 
@@ -146,7 +147,7 @@ class CloudReader:
         self._cuts = cuts_outliers
         # What several views show has the view of one of them in the static layer: some views have holes there.
         self.has_layers = output.has_layers and set(selection.views) == set(range(len(output.view_names)))
-        spread = _spread(self.indices, _BOUNDS_INSTANTS)
+        spread = [self.indices[place] for place in spread_places(len(self.indices), _BOUNDS_INSTANTS)]
         self._measured = spread if self._have_points(spread) else list(self.indices)
         if self._measured is not spread and not self._have_points(self._measured):
             raise self._no_points()
@@ -401,11 +402,6 @@ class _Grid:
             along = np.floor((xyz[:, axis].astype(np.float64) - self._origin[axis]) / self._size)
             cells += stride * (along.clip(0, self._last[axis]).astype(np.int64) + 1)
         return cells
-
-
-def _spread(indices: Sequence[int], number: int) -> list[int]:
-    """Return at most `number` of the indices, evenly spaced, with the first and the last."""
-    return [indices[place] for place in sorted({round(k * (len(indices) - 1) / (number - 1)) for k in range(number)})]
 
 
 def stratified_subset(view: NDArray[np.uint8], number: int, rng: np.random.Generator) -> NDArray[np.int64]:

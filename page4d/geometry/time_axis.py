@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,6 +16,11 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 Record = TypeVar("Record", bound="DataclassInstance")
+
+
+def spread_places(length: int, most: int) -> list[int]:
+    """Return at most `most` of a number of places, spread evenly, with the first and the last one."""
+    return sorted({int(place) for place in np.linspace(0, length - 1, min(length, most)).round()})
 
 
 def is_flag(value: object) -> bool:

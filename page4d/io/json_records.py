@@ -146,7 +146,12 @@ def write_model(path: Path, record: FileModel) -> WrittenFile:
     Raises:
         OutputError: if the file cannot be written.
     """
-    return write_bytes_atomic(path, (format_json(record.model_dump(mode="json")) + "\n").encode())
+    return write_bytes_atomic(path, encode_model(record))
+
+
+def encode_model(record: FileModel) -> bytes:
+    """Return the bytes of the file of a record."""
+    return (format_json(record.model_dump(mode="json")) + "\n").encode()
 
 
 _SEAL = b',\n "sha256": "'

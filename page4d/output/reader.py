@@ -28,6 +28,7 @@ from page4d.geometry.camera import unproject
 from page4d.geometry.transforms import invert_rigid, move_origin, transform_points
 from page4d.installation import require_extra
 from page4d.io.folders import given_path
+from page4d.io.json_records import read_model
 from page4d.output.layout import OUTPUT_FILES, OutputLayout
 from page4d.output.pictures import (
     OutputDataset,
@@ -39,7 +40,7 @@ from page4d.output.pictures import (
     open_pictures,
     picture_size,
 )
-from page4d.output.record import RunRecord, read_run
+from page4d.output.record import RunRecord
 from page4d.scene.images import resize
 
 
@@ -366,7 +367,7 @@ def check_not_replaced(output: Output) -> None:
     Raises:
         InputError: if it was complete, and the status or the timings of its record are not those of the open output.
     """
-    found = read_run(output.layout)
+    found = read_model(output.layout.run, RunRecord)
     is_other = (found.status, found.timings) != (output.run.status, output.run.timings)
     if output.run.status == "complete" and is_other:
         raise InputError(
@@ -387,7 +388,7 @@ def open_output(folder: Output | Path | str, *, allow_incomplete: bool = False) 
         raise InputError(f"'{folder}' is not a folder", "give the output folder of a page4d run")
     if not (folder / "run.json").exists():
         raise InputError(f"'{folder}' holds no result: run.json is missing", "give the output folder of a page4d run")
-    run = read_run(OutputLayout(folder, ()))
+    run = read_model(OutputLayout(folder, ()).run, RunRecord)
     if run.status == "incomplete" and not allow_incomplete:
         raise InputError(f"the run in '{folder}' is incomplete", "finish it with ⟨existing=resume⟩")
     names = tuple(view.name for view in run.views)

@@ -19,8 +19,7 @@ from page4d.formats.open3d import CloudWriter
 from page4d.geometry.distortion import LensModel
 from page4d.geometry.pixels import PixelTransform
 from page4d.geometry.transforms import Sim3
-from page4d.io.atomic import WrittenFile, write_bytes_atomic
-from page4d.io.json_records import FileModel, Sha256, format_json, read_model
+from page4d.io.json_records import FileModel, Sha256
 from page4d.output.layout import SAFE_NAME, OutputLayout
 from page4d.output.rig_record import CalibrationCheckRecord, Count, Name, RegistrationRecord, Row, Share, WorldRecord
 from page4d.scene.content import Fault as ContentFault
@@ -549,26 +548,3 @@ def source_record(view: View) -> SourceRecord | None:
         frames=list(view.indices),
         seconds=view.source.frame_times[list(view.indices)].tolist(),
     )
-
-
-def write_run(layout: OutputLayout, run: RunRecord) -> WrittenFile:
-    """Write `run.json` atomically.
-
-    Raises:
-        OutputError: if the file cannot be written.
-    """
-    return write_bytes_atomic(layout.run, encode_run(run))
-
-
-def encode_run(run: RunRecord) -> bytes:
-    """Return the bytes of `run.json`."""
-    return (format_json(run.model_dump(mode="json")) + "\n").encode("utf-8")
-
-
-def read_run(layout: OutputLayout) -> RunRecord:
-    """Read `run.json`.
-
-    Raises:
-        InputError: if it is missing or invalid.
-    """
-    return read_model(layout.run, RunRecord)

@@ -19,6 +19,7 @@ from torch import Tensor
 from page4d.geometry import warp
 from page4d.geometry.camera import Cameras, camera_rays, normalize_pixels, pixel_grid, project, resize_intrinsics
 from page4d.geometry.statistics import median
+from page4d.geometry.time_axis import spread_places
 from page4d.geometry.transforms import is_constant, transform_points
 from page4d.geometry.warp import WarpedPixels
 from page4d.output.reader import Output
@@ -264,17 +265,11 @@ class _Spread:
         return torch.where(self._count >= 2, found, torch.nan)
 
 
-def measured_instants(num_times: int, most: int = MAX_INSTANTS) -> tuple[int, ...]:
-    """Return the indices of at most `most` instants, spread evenly, with the first and the last one."""
-    count = min(num_times, most)
-    return tuple(sorted({round(index) for index in np.linspace(0, num_times - 1, count)}))
-
-
 def measure(
     output: Output, scene: str | None = None, progress: Step | None = None, max_instants: int = MAX_INSTANTS
 ) -> Measurements:
     """Compare the views of a result with each other at each measured instant; `scene` is the folder of its videos."""
-    instants = measured_instants(output.num_times, max_instants)
+    instants = tuple(spread_places(output.num_times, max_instants))
     pictures = None if scene is None else _pictures(output, scene, instants)
     pairs: dict[tuple[int, int], _PairSums] = defaultdict(_PairSums)
     views = [_ViewSums() for _ in output.view_names]

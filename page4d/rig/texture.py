@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Float16, Int, UInt8
 from numpy.typing import NDArray
 
 from page4d.choices import MaskMeaning
+from page4d.geometry.time_axis import spread_places
 from page4d.rig.epipolar import RelativePose, in_front, normalized_points, sampson_errors, undistorted_pixels
 from page4d.rig.records import Array, Evidence, Lens, Progress, no_progress
 from page4d.scene.content import Area, gray_of, scaled_area
@@ -108,8 +109,7 @@ def extract_texture(
         InputError: if a frame cannot be decoded.
     """
     chosen = sorted(set(instants))
-    places = np.linspace(0, len(chosen) - 1, min(len(chosen), method.max_instants)).round().astype(int)
-    chosen = [chosen[place] for place in places]
+    chosen = [chosen[place] for place in spread_places(len(chosen), method.max_instants)]
     total = len(chosen) * scene.num_views
     textures = []
     for number, (view, lens) in enumerate(zip(scene.views, lenses, strict=True)):

@@ -17,6 +17,7 @@ from page4d.errors import InterruptedRunError, Level, Notice, OutputError, Stopp
 from page4d.formats.cameras_json import CaptureCameras
 from page4d.geometry.transforms import Sim3
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
+from page4d.io.json_records import encode_model, read_model, write_model
 from page4d.io.machine import trim_heap
 from page4d.networks.conditioning import Memory
 from page4d.networks.layers.execution import on_threads
@@ -24,15 +25,7 @@ from page4d.output.cameras import capture_cameras
 from page4d.output.instant import InstantFiles, write_capture_cameras
 from page4d.output.layout import OutputLayout
 from page4d.output.reader import open_output
-from page4d.output.record import (
-    ChunkRecord,
-    InstantMotion,
-    RunRecord,
-    TransformRecord,
-    encode_run,
-    read_run,
-    write_run,
-)
+from page4d.output.record import ChunkRecord, InstantMotion, RunRecord, TransformRecord
 from page4d.records import Predictions
 from page4d.run import summary
 from page4d.run.bounded_queue import BoundedQueue
@@ -124,7 +117,7 @@ class Run:
         earlier = self._earlier() if existing is ExistingOutput.RESUME else None
         if earlier is not None and self._num_done == self.scene.num_times and self.states.is_complete(earlier):
             self.journal.progress(self.scene.num_times, self.scene.num_times)
-            finished = read_run(self.layout)
+            finished = read_model(self.layout.run, RunRecord)
             self._check_seams(finished.chunks)
             return finished
         self.state = self._begun(existing) if earlier is None else self._continued(earlier)
@@ -136,12 +129,12 @@ class Run:
         for notice in (*self.scene.notices, *self.plan.notices):
             self.journal.notice(notice)
         begun = summary.begun_record(self.plan, self.layout, self.state)
-        write_run(self.layout, begun)
+        write_model(self.layout.run, begun)
         self._reconstruct_chunks()
         files, record = self._finish_stages(begun)
         if self.plan.settings.preview:
             # Previews are drawn from the written files, not from predictions in memory.
-            write_run(self.layout, record)
+            write_model(self.layout.run, record)
             with self.journal.timed("preview"):
                 output = open_output(self.layout.folder, allow_incomplete=True)
                 files += summary.write_previews(output, self.scene)
@@ -433,7 +426,7 @@ class Run:
             "warnings": list(self.journal.warnings),
         }
         record = record.model_copy(update=totals)
-        encoded = encode_run(record)
+        encoded = encode_model(record)
         files.append(WrittenFile.of(self.layout.run, encoded))
         self._update(stages=self._stage_states(), other_files=FileRecord.of_all(files, self.layout.folder))
         write_bytes_atomic(self.layout.run, encoded)

@@ -15,7 +15,7 @@ from page4d.errors import InputError, OutputError, UsageError, human_size
 from page4d.io.atomic import WrittenFile, delete_files, file_sha256, write_bytes_atomic
 from page4d.io.json_records import FileModel, Model, read_model, read_sealed, write_sealed
 from page4d.output.layout import OUTPUT_FILES, OUTPUT_NAMES, OutputLayout, is_own_file
-from page4d.output.record import RunRecord, read_run
+from page4d.output.record import RunRecord
 from page4d.run.state_records import FileRecord, FinishedChunk, OwnFile, RunState
 
 _Listed = Annotated[OwnFile, BeforeValidator(lambda file: file.get("name") if isinstance(file, dict) else file)]
@@ -214,7 +214,7 @@ def _has_only_begun(folder: Path) -> bool:
         return False
     try:
         state = StateFolder(layout).read_run()
-        begun = not layout.run.exists() or read_run(layout).status == "incomplete"
+        begun = not layout.run.exists() or read_model(layout.run, RunRecord).status == "incomplete"
     except (InputError, OutputError, UsageError):
         return False
     return begun and state is not None and not state.other_files

@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 from page4d.conventions import Scale, ScaleSource
 from page4d.errors import InputError, Notice, counted
 from page4d.formats.maps import write_png
+from page4d.geometry.time_axis import spread_places
 from page4d.installation import load_open3d
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
 from page4d.io.json_records import FileModel
 from page4d.options import CALIBRATED, OPENING, PointOptions, as_words, describe_settings
 from page4d.output.layout import OutputLayout
 from page4d.output.preview.cloud import cloud_views, orbit_video
-from page4d.output.preview.contact_sheet import chosen_instants, contact_sheet, read_frames
+from page4d.output.preview.contact_sheet import MAX_INSTANTS, contact_sheet, read_frames
 from page4d.output.reader import Output
 from page4d.output.record import (
     AgreementRecord,
@@ -280,7 +281,7 @@ _MANY_VIEWS = 16
 def write_previews(output: Output, scene: Scene) -> list[WrittenFile]:
     """Write `contact_sheet.png`, `cloud.png` and `orbit.mp4` to `preview/`, with the banner of the run."""
     notice = output.run.banner
-    instants = chosen_instants(output.num_times)
+    instants = spread_places(output.num_times, MAX_INSTANTS)
     images = _images_at(scene, instants)
     frames = [read_frames(output, instant, images[instant]) for instant in instants]
     sheet = contact_sheet(frames, output.run.scale, notice)

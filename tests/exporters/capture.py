@@ -20,6 +20,7 @@ from page4d.formats.maps import choose_depth_scale
 from page4d.formats.tracks import Tracks, write_tracks
 from page4d.geometry.camera import Cameras, camera_rays
 from page4d.geometry.pixels import fit_views
+from page4d.io.json_records import write_model
 from page4d.options import ReconstructSettings, SceneOptions, describe_settings
 from page4d.output.cameras import capture_cameras
 from page4d.output.instant import (
@@ -40,7 +41,6 @@ from page4d.output.record import (
     SceneRecord,
     source_record,
     view_record,
-    write_run,
 )
 from page4d.records import Predictions
 from page4d.scene.open import open_scene
@@ -268,7 +268,7 @@ def _write_run(
     )
     if tracks is not None:
         write_tracks(layout.tracks, tracks)
-    write_run(layout, run)
+    write_model(layout.run, run)
 
 
 def _render(

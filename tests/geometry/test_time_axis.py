@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from page4d.geometry.camera import Cameras
-from page4d.geometry.time_axis import clone_tensors, join_times, slice_times
+from page4d.geometry.time_axis import clone_tensors, join_times, slice_times, spread_places
 from tests.geometry.geometry_samples import intrinsics, normal, transforms
 
 
@@ -20,6 +20,14 @@ class Record:
     cameras: Cameras
     depth: Tensor
     dynamic: Tensor | None = None
+
+
+@pytest.mark.parametrize(
+    ("length", "most", "places"),
+    [(0, 4, []), (1, 4, [0]), (2, 4, [0, 1]), (4, 4, [0, 1, 2, 3]), (5, 4, [0, 1, 3, 4]), (100, 4, [0, 33, 66, 99])],
+)
+def test_places_are_spread_evenly_with_both_ends(length: int, most: int, places: list[int]) -> None:
+    assert spread_places(length, most) == places
 
 
 @pytest.fixture

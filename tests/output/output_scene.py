@@ -14,18 +14,11 @@ from page4d.formats.maps import choose_depth_scale
 from page4d.geometry.camera import Cameras, camera_rays
 from page4d.geometry.pixels import PixelTransform, fit_views
 from page4d.geometry.transforms import invert_rigid, rigid
+from page4d.io.json_records import write_model
 from page4d.output.cameras import capture_cameras
 from page4d.output.instant import InstantFiles, InstantOptions, write_capture_cameras, write_instant
 from page4d.output.layout import OutputLayout
-from page4d.output.record import (
-    CountsRecord,
-    MotionRecord,
-    NetworkRecord,
-    RunRecord,
-    SceneRecord,
-    view_record,
-    write_run,
-)
+from page4d.output.record import CountsRecord, MotionRecord, NetworkRecord, RunRecord, SceneRecord, view_record
 from page4d.records import Predictions
 from page4d.scene.records import Clock, View, ViewCamera
 
@@ -183,7 +176,7 @@ def export(
         counts=CountsRecord(clipped_depths=written.clipped_depths, points=written.num_points),
         motion=motion_record(capture, settings.motion_step),
     )
-    return written + InstantFiles((*files, write_run(layout, run)))
+    return written + InstantFiles((*files, write_model(layout.run, run)))
 
 
 def _render(pose: Tensor, position: Tensor, ball: Tensor, transform: PixelTransform) -> tuple[Tensor, ...]:

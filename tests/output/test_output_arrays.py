@@ -15,9 +15,10 @@ from torch.utils.data import DataLoader
 from page4d.errors import CapabilityError, InputError, UsageError
 from page4d.geometry.camera import project
 from page4d.geometry.transforms import transform_points
+from page4d.io.json_records import write_model
 from page4d.output.layout import OutputLayout
 from page4d.output.reader import Output, open_output
-from page4d.output.record import source_record, write_run
+from page4d.output.record import source_record
 from page4d.scene.open import open_scene
 from tests.output.output_scene import export, made_capture, with_velocity
 from tests.scene.clip_writers import counter_clip, read_counter, write_video
@@ -45,7 +46,7 @@ def output(tmp_path_factory: pytest.TempPathFactory, scene: Path) -> Output:
     run = open_output(folder).run
     sources = map(source_record, open_scene(scene).views)
     views = [view.model_copy(update={"source": source}) for view, source in zip(run.views, sources, strict=True)]
-    write_run(OutputLayout(folder, NAMES), run.model_copy(update={"views": views}))
+    write_model(OutputLayout(folder, NAMES).run, run.model_copy(update={"views": views}))
     return open_output(folder)
 
 

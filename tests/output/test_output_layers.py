@@ -15,12 +15,13 @@ from scipy.spatial import cKDTree
 
 from page4d.errors import InputError, ShapeError, UsageError
 from page4d.formats.ply import PointCloud, read_ply
+from page4d.io.json_records import read_model, write_model
 from page4d.options import PointOptions
 from page4d.output.instant import InstantOptions, instant_writers, write_instant, write_static
 from page4d.output.layout import OutputLayout
 from page4d.output.points import footprint_subset, merged_cloud, pixel_footprints, static_cloud
 from page4d.output.reader import Output, open_output
-from page4d.output.record import LayersRecord, read_run, write_run
+from page4d.output.record import LayersRecord, RunRecord
 from page4d.records import Predictions
 from tests.output.output_scene import export, made_capture
 
@@ -162,7 +163,7 @@ def written_run(folder: Path, *, layers: bool) -> Output:
         layout = OutputLayout(folder, capture.view_names)
         files = write_static(layout, background_of(capture.at_times(0, 1)), OPTIONS)
         record = LayersRecord(static_points=files.num_points)
-        write_run(layout, read_run(layout).model_copy(update={"layers": record}))
+        write_model(layout.run, read_model(layout.run, RunRecord).model_copy(update={"layers": record}))
     return open_output(folder)
 
 

@@ -14,12 +14,13 @@ from page4d.choices import Poses
 from page4d.errors import InputError, UsageError
 from page4d.formats.cameras_json import CaptureCameras
 from page4d.geometry.pixels import fit_views
+from page4d.io.json_records import write_model
 from page4d.options import ReconstructSettings, describe_settings
 from page4d.output.instant import write_capture_cameras
 from page4d.output.layout import OutputLayout
 from page4d.output.pictures import Pictures, open_pictures
 from page4d.output.reader import Output, open_output
-from page4d.output.record import NetworkRecord, RunRecord, SceneRecord, source_record, view_record, write_run
+from page4d.output.record import NetworkRecord, RunRecord, SceneRecord, source_record, view_record
 from page4d.run.predictor import MeasuredDepth
 from page4d.run.reconstruct import reconstruct
 from page4d.scene.batches import open_batches
@@ -60,7 +61,7 @@ def finished_run(folder: Path, scene: Scene, poses: Poses = Poses.INPUT) -> Outp
         times=scene.times.tolist(),
         network=NetworkRecord(name="truth", trained=True),
     )
-    write_run(layout, run)
+    write_model(layout.run, run)
     return open_output(folder)
 
 

@@ -18,7 +18,6 @@ from page4d.output.preview import cloud as cloud_view
 from page4d.output.preview.cloud import Orthographic, cloud_views, looking_along, splat
 from page4d.output.preview.contact_sheet import (
     FrameMaps,
-    chosen_instants,
     contact_sheet,
     depth_range,
     highest_speed,
@@ -157,16 +156,6 @@ def test_a_sheet_of_many_views_has_rows(views: int, area: int) -> None:
     assert max(sheet.shape) < 3200
     tiles = (sheet == np.array(NO_VALUE)).all(axis=-1).sum()
     assert tiles / (views * area) == pytest.approx(1, abs=0.02)
-
-
-def test_instants_are_spread_over_the_capture() -> None:
-    assert [chosen_instants(number) for number in (1, 2, 4, 5, 100)] == [
-        [0],
-        [0, 1],
-        [0, 1, 2, 3],
-        [0, 1, 3, 4],
-        [0, 33, 66, 99],
-    ]
 
 
 def test_nearer_points_occlude_farther_ones_in_any_order() -> None:

@@ -11,6 +11,7 @@ from page4d.conventions import Scale
 from page4d.errors import InputError
 from page4d.geometry.distortion import Distortion, LensModel
 from page4d.geometry.pixels import fit_views
+from page4d.io.json_records import read_model, write_model
 from page4d.output.layout import OutputLayout
 from page4d.output.record import (
     UNTRAINED_NOTICE,
@@ -22,9 +23,7 @@ from page4d.output.record import (
     SeamRecord,
     SourceRecord,
     TransformRecord,
-    read_run,
     view_record,
-    write_run,
 )
 from page4d.scene.records import Clock, ViewCamera
 from tests.output.output_scene import view_of
@@ -84,12 +83,12 @@ def example(layout: OutputLayout) -> RunRecord:
 
 def test_run_json_equals_the_golden_text(tmp_path: Path) -> None:
     layout = OutputLayout(tmp_path, ("cam 1", "Kamera ü"))
-    write_run(layout, example(layout))
+    write_model(layout.run, example(layout))
     if os.environ.get("PAGE4D_REGENERATE"):
         GOLDEN.parent.mkdir(exist_ok=True)
         GOLDEN.write_bytes(layout.run.read_bytes())
     assert layout.run.read_text() == GOLDEN.read_text()
-    assert read_run(layout) == example(layout)
+    assert read_model(layout.run, RunRecord) == example(layout)
 
 
 def test_an_untrained_network_always_has_the_notice() -> None:
@@ -144,12 +143,12 @@ def test_two_views_of_the_same_name_are_refused(tmp_path: Path) -> None:
 )
 def test_an_invalid_file_is_refused_with_the_field(tmp_path: Path, old: str, new: str, words: str) -> None:
     layout = OutputLayout(tmp_path, ("cam 1", "Kamera ü"))
-    write_run(layout, example(layout))
+    write_model(layout.run, example(layout))
     text = layout.run.read_text()
     assert old in text
     layout.run.write_text(text.replace(old, new))
     with pytest.raises(InputError, match=words):
-        read_run(layout)
+        read_model(layout.run, RunRecord)
 
 
 def test_a_file_name_in_another_encoding_is_escaped(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from page4d.errors import InputError
 from page4d.lab.synthetic.write import write_capture
 from page4d.output.reader import open_output
 from page4d.quality import measure as measure_module
-from page4d.quality.measure import MAX_INSTANTS, measure, measured_instants
+from page4d.quality.measure import measure
 from page4d.quality.record import QualityReport
 from page4d.records import Predictions
 from tests.quality.runs_without_truth import CAPTURE, write_run
@@ -45,13 +45,6 @@ def flickering(_: int, predictions: Predictions) -> Predictions:
     for place, time in enumerate(predictions.times.tolist()):
         depth[:, place, 0] *= 1.1 if round(time * CAPTURE.fps) % 2 else 1.0
     return replace(predictions, depth=depth, dynamic=torch.zeros_like(predictions.depth, dtype=torch.float32))
-
-
-@pytest.mark.parametrize("count", [1, 2, 24, 25, 1000])
-def test_instants_are_spread_over_the_capture(count: int) -> None:
-    found = measured_instants(count)
-    assert (found[0], found[-1]) == (0, count - 1)
-    assert len(set(found)) == len(found) == min(count, MAX_INSTANTS)
 
 
 def test_true_depth_agrees(report: QualityReport) -> None:

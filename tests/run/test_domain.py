@@ -10,9 +10,10 @@ import torch
 from page4d.choices import CameraMotion, Poses
 from page4d.geometry.camera import Cameras
 from page4d.geometry.rotation import matrix_from_rotation_vector
+from page4d.io.json_records import read_model
 from page4d.networks.ood import OOD_MESSAGES
 from page4d.output.layout import OutputLayout
-from page4d.output.record import ChunkRecord, read_run
+from page4d.output.record import ChunkRecord, RunRecord
 from page4d.run.domain import OOD_WARNING, Domain, KnownCameras, pair_rotation_error
 from page4d.run.predictor import PredictedChunk
 from page4d.run.reconstruct import reconstruct
@@ -198,4 +199,4 @@ def test_a_run_warns_once_and_records_every_chunk(poses: Poses | None, words: st
         assert chunk.refined == []
         assert chunk.domain.indicators == {"doubt": 1.5, "match_doubt": 0.25}
         assert chunk.domain.camera_disagreement_deg == (None if poses is None else pytest.approx(90, abs=0.1))
-    assert read_run(OutputLayout(tmp_path / "out", scene.view_names)) == record
+    assert read_model(OutputLayout(tmp_path / "out", scene.view_names).run, RunRecord) == record

@@ -93,11 +93,6 @@ def _camera_velocity(output: Output, time_index: int, view: int) -> NDArray[np.f
     return turned
 
 
-def chosen_instants(num_times: int) -> list[int]:
-    """Return at most four equidistant instants of a capture, including the first and the last."""
-    return sorted({round(index) for index in np.linspace(0, num_times - 1, min(MAX_INSTANTS, num_times))})
-
-
 def contact_sheet(instants: Sequence[Sequence[FrameMaps]], scale: Scale, notice: str = "") -> NDArray[np.uint8]:
     """Draw one block per instant, with one column per view, in several strips for many views.
 

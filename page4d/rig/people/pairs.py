@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
+from page4d.geometry.time_axis import spread_places
 from page4d.rig.epipolar import RelativePose, in_front, normalized_points, pixels_of, sampson_errors
 from page4d.rig.records import EXCHANGED_JOINTS, Lens, PointMatches, ViewPeople
 
@@ -88,9 +89,8 @@ class PersonPairs:
     def thinned(self, max_instants: int) -> "PersonPairs":
         """Return the pairs at no more than `max_instants` instants, spread evenly."""
         present = np.unique(self.instants)
-        if len(present) <= max_instants:
-            return self
-        return self.at_instants(present[np.linspace(0, len(present) - 1, max_instants).round().astype(int)])
+        few = present[spread_places(len(present), max_instants)]
+        return self if len(few) == len(present) else self.at_instants(few)
 
     def shuffled(self) -> "PersonPairs":
         """Return the people of the first view with those of other instants of the second: they agree by chance."""

@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Annotated
 
-import numpy as np
 import torch
 from pydantic import Field, PositiveFloat
 from torch import Tensor
@@ -16,7 +15,7 @@ from torch import Tensor
 from page4d.choices import CameraMotion
 from page4d.errors import Notice, SilentObserver
 from page4d.formats.maps import DYNAMIC_THRESHOLD
-from page4d.geometry.time_axis import to_device
+from page4d.geometry.time_axis import spread_places, to_device
 from page4d.geometry.warp import measure_agreement
 from page4d.io.json_records import FileModel
 from page4d.output.instant import InstantFiles, InstantOptions, instant_writers, write_static
@@ -224,10 +223,10 @@ class Cleaner(Stage[CleaningState]):
             return
         number = self._plan.background_length
         while number >= _MIN_SAMPLES:
-            instants = np.unique(np.linspace(0, self._plan.scene.num_times - 1, number).round().astype(int))
+            instants = spread_places(self._plan.scene.num_times, number)
             plan = replace(
                 self._plan,
-                scene=with_instants(self._plan.scene, instants.tolist()),
+                scene=with_instants(self._plan.scene, instants),
                 chunks=(Chunk(0, len(instants), 0),),
             )
             with self._journal.timed("background"):

@@ -5,14 +5,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from page4d.errors import Level, Notice, counted
 from page4d.geometry.pixels import PixelTransform
-from page4d.geometry.time_axis import to_device
+from page4d.geometry.time_axis import spread_places, to_device
 from page4d.io.json_records import FileModel
 from page4d.networks.layers.execution import on_threads
 from page4d.output.record import ComparedRecord, FineDepthRecord
@@ -131,8 +130,7 @@ class Detailer(Stage[DetailState]):
 
     def _samples(self, transforms: tuple[PixelTransform, ...]) -> Callable[[int], Float[Tensor, "N 3 _ _"]]:
         """Return a function that decodes pictures of a view at instants spread over the scene."""
-        spread = np.linspace(0, self._scene.num_times - 1, min(_SAMPLES, self._scene.num_times))
-        scene = with_instants(self._scene, np.unique(spread.round().astype(int)).tolist())
+        scene = with_instants(self._scene, spread_places(self._scene.num_times, _SAMPLES))
 
         def samples(view: int) -> Float[Tensor, "N 3 _ _"]:
             alone = replace(scene, views=(scene.views[view],))
