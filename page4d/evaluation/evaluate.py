@@ -29,6 +29,9 @@ _PASSES = 4
 _OTHER_FOCAL = 0.02
 """Relative difference of focal lengths that calibrations of one lens do not have."""
 
+_SAME_PIXEL = 1e-3
+"""Largest difference in pixels between principal points that are equal, as written in files."""
+
 _SAME_INTERVAL = 0.1
 """Largest relative difference between the intervals of output and truth whose velocities are comparable."""
 
@@ -111,6 +114,7 @@ def notes(comparison: Comparison, evaluation: Evaluation) -> tuple[str, ...]:
         *_match_notes(comparison, evaluation),
         *_depth_notes(comparison, evaluation),
         *_camera_notes(evaluation.cameras),
+        *_pixel_notes(comparison),
         *_mask_notes(comparison, evaluation),
         *_motion_notes(comparison, evaluation),
     )
@@ -196,6 +200,17 @@ def _camera_notes(cameras: CameraReport | None) -> Iterator[str]:
     if pairs.pairs_apart < pairs.pairs:
         coincident = pairs.pairs - pairs.pairs_apart
         yield f"{coincident} of {pairs.pairs} camera pairs have no baseline: they count in RRA, not in RTA and AUC"
+
+
+def _pixel_notes(comparison: Comparison) -> Iterator[str]:
+    """Yield a note if pixels of the truth are counted from another place: principal points then differ by a half."""
+    apart = [view.truth.intrinsics[:2, 2] - comparison.intrinsics(view)[0, :2, 2] for view in comparison.views]
+    for half in (-0.5, 0.5):
+        if all(bool(((shift - half).abs() < _SAME_PIXEL).all()) for shift in apart):
+            yield (
+                f"all true principal points are those of the run {half:+g} px in x and y: in one of them (0, 0) may "
+                "be the centre of the first pixel; in cameras.json it is the corner"
+            )
 
 
 def _mask_notes(comparison: Comparison, evaluation: Evaluation) -> Iterator[str]:

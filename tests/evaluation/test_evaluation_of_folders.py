@@ -138,6 +138,22 @@ def test_truth_of_other_lenses_than_the_undistorted_ones_is_reported(
     assert ("its focal lengths differ" in notes) is bool(doubt)
 
 
+@pytest.mark.parametrize(
+    ("x", "y", "views", "named"),
+    [(0.5, 0.5, 4, "-0.5 px"), (-0.5, -0.5, 4, "+0.5 px"), (0.5, -0.5, 4, ""), (0.5, 0.5, 2, ""), (0.4, 0.4, 4, "")],
+)
+def test_truth_of_pixels_counted_from_their_centres_is_reported(x, y, views, named, perfect, capture, tmp_path):
+    out = copy_of(perfect, tmp_path / "out")
+
+    def shift(document: dict[str, Any]) -> None:
+        for view in list(document["views"].values())[:views]:
+            view["intrinsics"] = np.add(view["intrinsics"], [[0, 0, x], [0, 0, y], [0, 0, 0]]).tolist()
+
+    edit_json(out / "cameras.json", shift)
+    notes = " | ".join(evaluate(out, capture, **SETTINGS).notes)
+    assert ("all true principal points are" in notes, bool(named) and named in notes) == (bool(named), bool(named))
+
+
 @pytest.fixture(scope="module")
 def wrong(perfect: Path, tmp_path_factory) -> Path:
     """A result with errors in depth, cameras and masks, and confidence that decreases with the depth error."""
