@@ -1,11 +1,11 @@
-"""Point clouds, meshes and trajectories processed and written by Open3D, verified, and moved into place atomically.
+"""Point clouds and trajectories processed and written by Open3D, verified, and moved into place atomically; meshes.
 
 Processing is outlier removal, normals, and TSDF fusion of depth maps to a mesh.
 
 Open3D reports success when the disk is full, so every file is verified before it gets its name. Without Open3D, for
-clouds without points, and when a file is incomplete, page4d's own encoders are used: they give the same vertices,
-faces and cameras, and their writer reports why a file cannot be written. Open3D writes no comments of a cloud: unit
-and time are in `run.json`. The properties of velocities it writes in an order of its own.
+clouds without points, and when a file is incomplete, page4d's own encoders are used: they give the same vertices and
+cameras, and their writer reports why a file cannot be written. Open3D writes no comments of a cloud: unit and time
+are in `run.json`. The properties of velocities it writes in an order of its own.
 
 Functions that process or convert raise `CapabilityError` if Open3D cannot be loaded, those that write `OutputError`
 if the file cannot be written.
@@ -75,15 +75,6 @@ def open3d_cloud(cloud: PointCloud) -> Any:
     for name in ("confidence", "view", "dynamic", *COLUMNS["velocity"], *COLUMNS["velocity_sigma"]):
         if name in columns:
             converted.point[name] = tensor(np.ascontiguousarray(columns[name][:, None]))
-    return converted
-
-
-def open3d_mesh(mesh: Mesh) -> Any:
-    """Convert to `open3d.t.geometry.TriangleMesh`; its PLY writer takes colours in [0, 1] and saturates bytes."""
-    open3d = require_open3d()
-    tensor = open3d.core.Tensor
-    converted = open3d.t.geometry.TriangleMesh(tensor(mesh.vertices), tensor(mesh.triangles))
-    converted.vertex.colors = tensor(mesh.rgb.astype(np.float32) / 255)
     return converted
 
 
@@ -219,27 +210,12 @@ def write_trajectory(
 
 
 def write_mesh(path: Path, mesh: Mesh, comments: Sequence[str] = ()) -> WrittenFile:
-    """Write a coloured triangle mesh as PLY, with positions in double precision; Open3D writes no `comments`."""
-    data = encode_mesh(mesh, comments)
-    if len(mesh.vertices) == 0 or comments:
-        return write_bytes_atomic(path, data)
-    content = len(data) - data.index(b"end_header\n")
-    return _write_verified(
-        path,
-        len(data) + _HEADER_BYTES,
-        lambda open3d, part: open3d.t.io.write_triangle_mesh(str(part), open3d_mesh(mesh)),
-        lambda part: part.read_bytes()[-content:] == data[-content:],
-        lambda: data,
-    )
-
-
-def encode_mesh(mesh: Mesh, comments: Sequence[str] = ()) -> bytes:
-    """Return a PLY file with the same vertices and faces as Open3D's: binary, little endian."""
+    """Write a coloured triangle mesh as PLY, with positions in double precision, as Open3D does."""
     triangles = (f"element face {len(mesh.triangles)}", "property list uchar uint vertex_indices")
     vertices = encode_ply(colored_points(mesh.vertices.astype(np.float64), mesh.rgb), comments, triangles)
     faces = np.empty(len(mesh.triangles), dtype=_MESH_FACE)
     faces["count"], faces["vertices"] = 3, mesh.triangles
-    return vertices + faces.tobytes()
+    return write_bytes_atomic(path, vertices + faces.tobytes())
 
 
 def encode_trajectory(
