@@ -7,7 +7,7 @@ Arrays are written instant by instant, so memory does not grow with their number
 Source: numpy.lib.format, version 1.0 of the .npy format; an .npz file is a ZIP archive of .npy files.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
@@ -23,17 +23,19 @@ from page4d.formats.tracks import Tracks
 from page4d.io.atomic import real_path
 from page4d.io.folders import new_file
 
-_CONVENTIONS = {
-    "depth": "depth [T, h, w], float32: z-depth along the optical axis, 0 where there is none",
-    "conf": "conf [T, h, w], float32: confidence from 0 to 1, higher is better",
-    "dynamic": "dynamic [T, h, w], bool: True where something moves; missing if the run predicted no motion",
-    "velocity": "velocity [T, h, w, 3], float32: of the pixel's point in the world, per second; 0 where the point "
-    "stands still or the velocity is unknown; missing if the run measured none",
-    "velocity_sigma": "velocity_sigma [T, h, w], float32: its standard deviation; 0 where the velocity is unknown",
-    "intrinsics": "intrinsics [T, 3, 3]: of the maps, in pixels; " + DESCRIPTION["pixel_center"],
-    "world_to_camera": "world_to_camera [T, 4, 4]: acting on column vectors; " + DESCRIPTION["axes"],
-    "times": "times [T]: seconds on the common clock; instants [T]: indices in the run",
-}
+_CONVENTIONS = (
+    "depth [T, h, w], float32: z-depth along the optical axis, 0 where there is none",
+    "conf [T, h, w], float32: confidence from 0 to 1, higher is better",
+    "dynamic [T, h, w], bool: True where something moves; missing if the run predicted no motion",
+    (
+        "velocity [T, h, w, 3], float32: of the pixel's point in the world, per second; 0 where the point "
+        "stands still or the velocity is unknown; missing if the run measured none"
+    ),
+    "velocity_sigma [T, h, w], float32: its standard deviation; 0 where the velocity is unknown",
+    "intrinsics [T, 3, 3]: of the maps, in pixels; " + DESCRIPTION["pixel_center"],
+    "world_to_camera [T, 4, 4]: acting on column vectors; " + DESCRIPTION["axes"],
+    "times [T]: seconds on the common clock; instants [T]: indices in the run",
+)
 
 _TRACK_CONVENTIONS = (
     "coords [T, N, 3], float32: positions in the world; before a track begins its first one, after it ends its last",
@@ -105,13 +107,8 @@ def _write_cameras(archive: ZipFile, job: ExportJob, view: int) -> None:
     arrays = {
         "intrinsics": scaled(job.intrinsics[:, view], job.sizes[view], (height, width)),
         "world_to_camera": job.world_to_camera[:, view],
-        "times": job.seconds,
-        "instants": np.array(job.instants, dtype="<i8"),
-        "view": np.array(job.views[view].name),
-        "unit": np.array(exported_unit(job)),
-        "conventions": np.array("\n".join(_CONVENTIONS.values())),
     }
-    _write_arrays(archive, arrays)
+    _write_arrays(archive, job, view, arrays, _CONVENTIONS)
 
 
 def _write_tracks(archive: ZipFile, job: ExportJob, view: int, tracks: Tracks) -> None:
@@ -125,17 +122,22 @@ def _write_tracks(archive: ZipFile, job: ExportJob, view: int, tracks: Tracks) -
         "intrinsics": job.intrinsics[:, view],
         "image_size": np.array(job.sizes[view], dtype="<i8"),
         "extrinsics": job.world_to_camera[:, view],
+    }
+    _write_arrays(archive, job, view, arrays, _TRACK_CONVENTIONS)
+
+
+def _write_arrays(
+    archive: ZipFile, job: ExportJob, view: int, arrays: dict[str, NDArray[Any]], conventions: Sequence[str]
+) -> None:
+    """Write the arrays of a view, and those that describe them."""
+    facts = {
         "times": job.seconds,
         "instants": np.array(job.instants, dtype="<i8"),
         "view": np.array(job.views[view].name),
         "unit": np.array(exported_unit(job)),
-        "conventions": np.array("\n".join(_TRACK_CONVENTIONS)),
+        "conventions": np.array("\n".join(conventions)),
     }
-    _write_arrays(archive, arrays)
-
-
-def _write_arrays(archive: ZipFile, arrays: dict[str, NDArray[Any]]) -> None:
-    for name, values in arrays.items():
+    for name, values in (arrays | facts).items():
         with _member(archive, name) as file:
             np.lib.format.write_array(file, np.asarray(values, order="C"), version=(1, 0), allow_pickle=False)
 

@@ -39,10 +39,8 @@ from page4d.geometry.transforms import invert_rigid
 _FISHEYE_MODELS = frozenset("equidistant equi fisheye opencvfisheye kannalabrandt kannalabrandtk kb".split())
 _NAMED_BROWN = frozenset("radtan radialtangential plumbbob brown brownconrady opencv fullopencv".split())
 _RADIAL_MODELS = frozenset("polynomial simpleradial radial".split())
-_BROWN_CONRADY_MODELS = (
-    _NAMED_BROWN
-    | _RADIAL_MODELS
-    | frozenset("rationalpolynomial rational standard none pinhole simplepinhole".split())
+_BROWN_CONRADY_MODELS = _NAMED_BROWN.union(
+    _RADIAL_MODELS, "rationalpolynomial rational standard none pinhole simplepinhole".split()
 )
 _OTHER_MODELS = frozenset(
     "omni omnidirectional mei ds doublesphere eucm ucm unified fov division ocam scaramuzza ftheta spherical "
@@ -437,17 +435,9 @@ def _flat(value: object, key: str) -> list[float]:
 MOST_NUMBERS = 64
 _SIDE_LENGTHS = (("image_height", "image_width"), ("img_height", "img_width"), ("height", "width"), ("h", "w"))
 _SIZES = ("image_size", "imagesize", "img_size", "imgsize", "size", "resolution", "camera_resolution")
-_FACTS = frozenset(
-    (
-        *_UNITS,
-        *_CONVENTIONS,
-        *_SIZES,
-        *_MODELS,
-        *_DECLARED,
-        *_FLAGGED,
-        *(key for pair in _SIDE_LENGTHS for key in pair),
-    )
-) | {"world2cam", "coordinate_system"}
+_FACTS = frozenset({"world2cam", "coordinate_system"}).union(
+    _UNITS, _CONVENTIONS, _SIZES, _MODELS, _DECLARED, _FLAGGED, *_SIDE_LENGTHS
+)
 
 
 def facts_of(content: Mapping[str, Any]) -> dict[str, Any]:

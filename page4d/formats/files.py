@@ -167,20 +167,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "labels": _labelled,
 }
 
-_KINDS = {
-    ".json": "json",
-    ".toml": "toml",
-    ".yml": "yaml",
-    ".yaml": "yaml",
-    ".xml": "xml",
-    ".xcp": "xml",
-    ".npy": "npy",
-    ".npz": "npz",
-    ".mat": "mat",
-    ".csv": "csv",
-}
-
-
+_KINDS = {f".{kind}": kind for kind in "json toml yaml xml npy npz mat csv".split()} | {".yml": "yaml", ".xcp": "xml"}
 _STARTS = {b"{": "json", b"<": "xml", b"\x93": "npy", b"PK\3\4": "npz", b"MATLAB 5.0": "mat"}
 
 

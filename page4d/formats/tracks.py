@@ -4,6 +4,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt8
@@ -35,20 +36,13 @@ class Tracks:
 
     def __post_init__(self) -> None:
         instants, number = self.coords.shape[:2]
-        expected = {
-            "coords": (instants, number, 3),
-            "visibs": (instants, number),
-            "view_visibs": (instants, number, self.view_visibs.shape[-1]),
-            "sigma": (instants, number),
-            "start": (number,),
-            "colors": (number, 3),
-            "times": (instants,),
-            "ids": (number,),
-        }
-        for name, shape in expected.items():
-            found = getattr(self, name).shape
+        sides = {"T": instants, "N": number, "V": self.view_visibs.shape[-1], "3": 3}
+        for field in fields(self):
+            kind: Any = field.type
+            shape = tuple(sides[axis] for axis in kind.dim_str.split())
+            found = getattr(self, field.name).shape
             if found != shape:
-                raise ShapeError(f"tracks: {name} has shape {found}", f"give {shape}")
+                raise ShapeError(f"tracks: {field.name} has shape {found}", f"give {shape}")
 
     @property
     def exists(self) -> Bool[np.ndarray, "T N"]:
