@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from page4d.errors import InputError, OutputError, shortened
+from page4d.errors import InputError, shortened
 from page4d.io.atomic import open_atomic, output_error
 from page4d.io.exhaustion import is_exhausted, is_memory_error
 from page4d.lab.training.schedule import MAX_SAMPLES, Budget, Position, RunConfig
@@ -122,12 +122,11 @@ def write_checkpoint(path: Path, state: RunState, position: Position, budget: Bu
     try:
         with open_atomic(path) as file:
             torch.save({**head, **state.content(), "optimizer": state.optimizer.state_dict()}, file)
-    except OSError as error:
-        raise output_error(error, path) from error
-    except RuntimeError as error:  # torch's error for a full disk
-        raise OutputError(
-            f"cannot write to '{path}': {error}", "free space, then repeat with ⟨resume=True⟩"
-        ) from error
+    except (OSError, RuntimeError) as error:
+        cause = error.__context__ if isinstance(error, RuntimeError) else error  # torch replaces that of a full disk
+        if not isinstance(cause, OSError):
+            raise
+        raise output_error(cause, path) from error
 
 
 def _check_position(position: Position) -> None:
