@@ -63,11 +63,12 @@ def evaluate(
     comparison = compare(out, truth, fps=settings.fps, max_depth=settings.max_depth)
     with displayed_progress("evaluate", count("step"), quiet=quiet) as progress:
         evaluation = measure(comparison, settings, progress.update)
-    written = () if plots is None else write_plots(plots, comparison, evaluation)
     if as_json:
         console.print_json(evaluation.document())
     elif not quiet:
         _report(evaluation)
+    written = () if plots is None else write_plots(plots, comparison, evaluation)
+    if not (as_json or quiet):
         print_fields([("plot", str(path)) for path in written])
 
 

@@ -172,3 +172,11 @@ def test_options_out_of_range_are_refused(evaluate, tmp_path) -> None:
     assert evaluate("--threshold", 0).code == 2
     (tmp_path / "file").write_text("")
     assert evaluate("--plots", tmp_path / "file").code == 5
+
+
+def test_a_plot_that_cannot_be_written_costs_no_result(evaluate, tmp_path, file_size_limit) -> None:
+    expected = evaluate(*PLOTTED[2:])
+    with file_size_limit(1000):
+        ended = evaluate(*PLOTTED[2:], "--plots", tmp_path / "plots")
+    assert (ended.code, "the file is larger than this process may write" in ended.err) == (5, True)
+    assert ended.out == expected.out
