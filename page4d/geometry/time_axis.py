@@ -1,4 +1,4 @@
-"""Slicing and concatenation of records along their time axis.
+"""Slicing and concatenation of records along their time axis, and changes of all their tensors.
 
 A record is a frozen dataclass: its `times` are [T], its other tensors [B, T, ...], its cameras [B, T, V], and
 the counts of its agreement [B, T, V, H, W].
@@ -46,12 +46,17 @@ def join_times(parts: Sequence[Record]) -> Record:
 
 def clone_tensors(record: Record) -> Record:
     """Copy the tensors, so that a slice no longer keeps the whole record in memory."""
-    return _map_tensors([record], lambda tensors, _: tensors[0].clone())
+    return map_tensors(record, torch.clone)
 
 
 def to_device(record: Record, device: torch.device | str) -> Record:
     """Return the record with its tensors on a device, itself if they are there."""
-    return _map_tensors([record], lambda tensors, _: tensors[0].to(device))
+    return map_tensors(record, lambda tensor: tensor.to(device))
+
+
+def map_tensors(record: Record, change: Callable[[Tensor], Tensor]) -> Record:
+    """Return the record with every tensor changed, also those of the records in it."""
+    return _map_tensors([record], lambda tensors, _: change(tensors[0]))
 
 
 def _map_tensors(parts: Sequence[Record], function: Callable[[list[Tensor], int], Tensor]) -> Record:

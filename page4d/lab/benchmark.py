@@ -4,11 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-import torch
-
 from page4d.choices import SceneFamily
 from page4d.lab.synthetic.capture import SyntheticCapture
-from page4d.run.memory import Cost, Extent, NetworkCost, cost_of, is_out_of_memory, noise_batch
+from page4d.run.memory import Cost, Extent, NetworkCost, cost_of, noise_batch, unless_out_of_memory
 from page4d.run.predictor import NetworkPredictor
 
 _SEED, _SPACING_DEG = 7, 5.0
@@ -71,15 +69,9 @@ def _refinement_seconds(predictor: NetworkPredictor, extent: Extent) -> float | 
 
 
 def _measured(predictor: NetworkPredictor, extent: Extent) -> Cost | None:
-    batch = noise_batch(extent)
-    try:
-        found = cost_of(predictor.device, partial(predictor.run, batch))
-        # On a GPU the images are copied; elsewhere they exist before the pass.
-        copied = predictor.device.type == "cuda"
-        return found if copied else found._replace(num_bytes=found.num_bytes + batch.images.nbytes)
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-    if predictor.device.type == "cuda":
-        torch.cuda.empty_cache()
-    return None
+    batch, device = noise_batch(extent), predictor.device
+    found = unless_out_of_memory(device, partial(cost_of, device, partial(predictor.run, batch)))
+    if found is None or device.type == "cuda":
+        return found
+    # On a GPU the images are copied; elsewhere they exist before the pass.
+    return found._replace(num_bytes=found.num_bytes + batch.images.nbytes)

@@ -10,6 +10,7 @@ from page4d.choices import SceneFamily, Subject
 from page4d.errors import UsageError
 from page4d.geometry.camera import project
 from page4d.geometry.rotation import rotation_angle, rotation_defect
+from page4d.geometry.time_axis import map_tensors
 from page4d.geometry.transforms import invert_rigid, transform_points
 from page4d.lab.synthetic.figure import Figures, Joint, Part
 from page4d.lab.synthetic.furnish import sample_world
@@ -30,7 +31,7 @@ def made(seed: int, family: SceneFamily = SceneFamily.ARC, outdoors: bool = Fals
 
 def tensors(world: Worlds) -> list[torch.Tensor]:
     seen: list[torch.Tensor] = []
-    world.map(lambda value: seen.append(value) or value)
+    map_tensors(world, lambda value: seen.append(value) or value)
     return seen
 
 

@@ -23,6 +23,7 @@ from page4d.conventions import Scale
 from page4d.errors import UsageError
 from page4d.geometry.camera import Cameras, project
 from page4d.geometry.pixels import PixelTransform, fit_views
+from page4d.geometry.time_axis import to_device
 from page4d.geometry.transforms import transform_points
 from page4d.io.json_records import config_record
 from page4d.lab.synthetic.board import MovingBoard
@@ -388,10 +389,10 @@ def sample_truth(seeds: Sequence[int], request: SceneRequest, device: torch.devi
     ]
     world = build_world(
         [sample_world(seed, rig, request.outdoor_probability) for seed, rig in zip(seeds, rigs, strict=True)]
-    ).map(lambda value: value.to(device))
+    )
     times = torch.tensor([_times(seed, request) for seed in seeds], dtype=torch.float64)
     cameras = build_rig(rigs).cameras(times, request.image_size).to(device)
-    rendered = render(world, cameras, times.to(device), supersample=request.supersample)
+    rendered = render(to_device(world, device), cameras, times.to(device), supersample=request.supersample)
     count = len(seeds), request.num_views
     look = sample_appearance(seeds, request.num_views) if request.photometric else plain_appearance(*count)
     return GroundTruth(

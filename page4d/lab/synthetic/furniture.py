@@ -228,7 +228,7 @@ class FloorPlan:
 
         `reach` limits the distance from the origin.
         """
-        size = math.hypot(half[0], half[2])
+        size = diagonal(half)
         for _ in range(tries):
             if reach is None:
                 x, z = (

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from page4d.errors import ShapeError
 from page4d.geometry.camera import Cameras
+from page4d.geometry.time_axis import map_tensors
 from page4d.lab.synthetic.materials import Texture, noise, smoothstep
 from page4d.lab.synthetic.rays import Candidates, RayPackets, closest_hit, cull, occluded, split_packets
 from page4d.lab.synthetic.rigs import CameraRigs
@@ -38,7 +39,7 @@ class ShadingContext:
     @staticmethod
     def of(world: Worlds, snapshots: Snapshots, dtype: torch.dtype) -> "ShadingContext":
         """Cast textures and lights to the rendering precision."""
-        cast = world.map(lambda value: value.to(dtype) if value.is_floating_point() else value)
+        cast = map_tensors(world, lambda value: value.to(dtype) if value.is_floating_point() else value)
         instants = len(snapshots.shape) // len(world.shape)
         number = torch.arange(len(snapshots.shape), device=snapshots.shape.device) // instants
         return ShadingContext(snapshots=snapshots, texture=cast.texture, lights=cast.lights, number=number)

@@ -1,8 +1,8 @@
 """Synthetic worlds: descriptions in numbers, their conversion to batches of tensors, and their state over time."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -126,16 +126,6 @@ class Worlds:
         """Return the pose of every object at `times` in seconds."""
         parts = self.figures.part_to_world(times).flatten(2, 3)
         return torch.cat([self.motion.object_to_world(times), parts], dim=2)
-
-    def map(self, change: Callable[[Tensor], Tensor]) -> "Worlds":
-        """Apply `change` to every tensor, for example to move or cast it."""
-        return _mapped(self, change)
-
-
-def _mapped(part: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    if isinstance(part, Tensor):
-        return change(part)
-    return type(part)(**{field.name: _mapped(getattr(part, field.name), change) for field in fields(part)})
 
 
 EDGE = 1e-3
