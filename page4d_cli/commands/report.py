@@ -45,13 +45,13 @@ def report(
         check_file(html, overwrite=overwrite)
     with displayed_progress("report", count("instant"), quiet=quiet) as progress:
         inspection = inspect(out, scene, progress.update)
-    if html is not None:
-        write_page(inspection, html)
     if as_json:
         console.print_json(inspection.report.document())
     elif not quiet:
         _print(inspection.report)
-        print_fields([] if html is None else [("page", str(html))])
+    if html is not None:
+        write_page(inspection, html)
+        print_fields([] if as_json or quiet else [("page", str(html))])
 
 
 def _print(report: "QualityReport") -> None:

@@ -70,3 +70,10 @@ def test_the_command_writes_the_page_once(tmp_path: Path, folders: tuple[Path, P
     assert file.read_bytes() == first
     assert command([*arguments, "--overwrite", "--scene", str(folders[0])]) == 0
     assert file.read_bytes() != first
+
+
+def test_a_page_that_cannot_be_written_costs_no_report(folders, tmp_path, capsys, file_size_limit) -> None:
+    with file_size_limit(1000):
+        assert command(["report", str(folders[1]), "--html", str(tmp_path / "q.html")]) == 5
+    assert "\ngrade" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
