@@ -1,5 +1,6 @@
 """The content of a quality report: views, pairs of views, the run's own records, and the grade with its reasons."""
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,8 +91,8 @@ class Overall:
 class Reason:
     """A measurement that lowers the grade: what was found, and what to change.
 
-    `factor` is that by which it multiplies the expected error, 1 or more; None for a fault that is certain, whatever
-    the measurements: the grade is D at best.
+    `factor` is that by which it multiplies the expected error, 1 or more, infinite for noise; None for a fault that
+    is certain, whatever the measurements: the grade is D at best.
     """
 
     found: str
@@ -137,6 +138,6 @@ class QualityReport:
         return f"<QualityReport of '{self.out}': grade {self.grade.letter}, {counted(len(self.views), 'view')}>"
 
     def document(self) -> dict[str, Any]:
-        """Return the report as a JSON-compatible document."""
-        document: dict[str, Any] = TypeAdapter(QualityReport).dump_python(self, mode="json")
+        """Return the report as a JSON-compatible document, in which infinite numbers are None."""
+        document: dict[str, Any] = json.loads(TypeAdapter(QualityReport).dump_json(self))
         return document

@@ -11,7 +11,9 @@ import page4d
 from page4d.errors import InputError
 from page4d.lab.synthetic.write import write_capture
 from page4d.output.reader import open_output
+from page4d.output.record import NetworkRecord
 from page4d.quality import measure as measure_module
+from page4d.quality.grade import grade
 from page4d.quality.measure import measure
 from page4d.quality.record import QualityReport
 from page4d.records import Predictions
@@ -127,8 +129,14 @@ def test_videos_of_another_capture_are_refused(tmp_path: Path, exact: tuple[Path
         page4d.report(exact[1], tmp_path / "scene")
 
 
-def test_the_document_is_plain_json(report: QualityReport) -> None:
-    document = json.loads(json.dumps(report.document(), allow_nan=False))
+@pytest.mark.parametrize("trained", [True, False])
+def test_the_document_is_plain_json(trained: bool, report: QualityReport, exact: tuple[Path, Path]) -> None:
+    record = open_output(exact[1]).run
+    noise = record.model_copy(update={"network": NetworkRecord(name="net", trained=trained)})
+    noise = noise.model_copy(update={"settings": {**noise.settings, "depth": None}})
+    graded = replace(report, grade=grade(report.overall, report.pairs, noise))
+    document = json.loads(json.dumps(graded.document(), allow_nan=False))
+    assert (None in [reason["factor"] for reason in document["grade"]["reasons"]]) is not trained
     assert set(document) == {
         *("out", "scene", "num_times", "instants", "views", "pairs", "overall", "grade", "notes")
     }
