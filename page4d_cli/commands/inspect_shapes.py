@@ -1,5 +1,6 @@
 """`page4d inspect-shapes`: shapes, parameters, FLOPs and memory of a network, without its weights."""
 
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -122,18 +123,7 @@ def _document(name: str, profile: "Profile") -> dict[str, Any]:
         "weight_bytes": profile.weight_bytes,
         "peak_bytes": profile.peak_bytes,
         "peak_in": profile.peak_part,
-        "stages": [
-            {
-                "part": stage.part,
-                "name": stage.name,
-                "symbolic": list(stage.symbolic),
-                "shape": list(stage.shape),
-                "parameters": stage.parameters,
-                "flops": stage.flops,
-                "bytes": stage.num_bytes,
-            }
-            for stage in profile.stages
-        ],
+        "stages": [{**asdict(stage), "bytes": stage.num_bytes} for stage in profile.stages],
     }
 
 
