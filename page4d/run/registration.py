@@ -205,6 +205,8 @@ def _with_left_views(
 
 def _advice(record: RegistrationRecord, scene: Scene, obstacles: Collection[str] = (), *, in_run: bool = True) -> str:
     """Return what to try for views that are not placed: the clock of a single view, missing models, cameras."""
+    if not in_run and all(camera.placed or camera.reason in MOTION for camera in record.cameras):
+        return "film with cameras on tripods, or take those of the network: `page4d reconstruct`"
     given = ["⟨calibration⟩"] * in_run + ["⟨focal⟩ or ⟨intrinsics⟩"] * (not _knows_lenses(record))
     others = [f"give {', or '.join(given)}"] * bool(given) + ["film people in all views"] * (not in_run)
     if offers := missing_models(record, obstacles):

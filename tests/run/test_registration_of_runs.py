@@ -448,3 +448,12 @@ def test_the_clock_of_a_single_view_comes_before_a_calibration():
     assert registration._advice(record, scene, ["c"]) == "give ⟨calibration⟩"
     still = record.model_copy(update={"pairs": [pair.model_copy(update={"evidence": "texture"})]})
     assert registration._advice(still, scene) == "give ⟨calibration⟩"
+
+
+@pytest.mark.parametrize(("reason", "by_people"), [("the camera moves", False), ("no pair", True)])
+def test_people_are_no_advice_for_cameras_that_move(reason: str, by_people: bool):
+    lens = Lens(intrinsics=np.eye(3), image_size=(48, 64), focal_source=FocalSource.UNKNOWN)
+    cameras = [placed_record(name, lens, why) for name, why in (("a", ""), ("b", ""), ("c", reason))]
+    record = RegistrationRecord(asked="auto", cameras=cameras, pairs=[])
+    advice = registration._advice(record, uncalibrated(CAPTURE.scene()), in_run=False)
+    assert ("film people" in advice, "tripods" in advice) == (by_people, not by_people)
