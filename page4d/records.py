@@ -20,6 +20,7 @@ class Predictions:
 
     `images` are the RGB inputs in [0, 1]. `valid` is False on padding and on ignored pixels, where depth is
     undefined. Confidences and `dynamic`, the probability of motion, lie in [0, 1].
+    `static` is True where depth is that of a background, fused over instants; None without one.
     `agreement` counts the other views that confirm or contradict each depth; None if views were not compared.
     `velocity` is that of each pixel's point in the world, in units of the scene per second, exactly 0 where the point
     stands still, and `velocity_sigma` the standard deviation of its error; both are 0 where the velocity is unknown.
@@ -37,6 +38,7 @@ class Predictions:
     depth: Float[Tensor, "B T V H W"]
     depth_confidence: Float[Tensor, "B T V H W"]
     dynamic: Float[Tensor, "B T V H W"] | None = None
+    static: Bool[Tensor, "B T V H W"] | None = None
     agreement: Agreement | None = None
     velocity: Float[Tensor, "B T V H W 3"] | None = None
     velocity_sigma: Float[Tensor, "B T V H W"] | None = None
@@ -51,6 +53,7 @@ class Predictions:
             "valid": maps,
             "depth_confidence": maps,
             "dynamic": maps,
+            "static": maps,
             "agreement": maps,
             "velocity": (*maps, 3),
             "velocity_sigma": maps,

@@ -1,4 +1,4 @@
-"""The background of static cameras, from several instants, and masks of motion sharpened by its colors.
+"""The background of static cameras, from several instants, and what shows it: by masks of motion, color and depth.
 
 The background has one depth, color and uncertainty per pixel.
 """
@@ -51,23 +51,29 @@ def estimate_background(predictions: Predictions, static_views: Sequence[int]) -
     """Fuse instants [1, T, V, H, W] of static cameras by weighted medians; None if nothing is static.
 
     The weight of a pixel is its confidence times the probability that it is static; of a single instant everything is
-    background.
+    background. Without masks of motion, it is what agrees with the median of all instants.
     """
-    known = predictions.known
-    parts = [_view_background(predictions, view, known[0, :, view]) for view in range(len(predictions.view_names))]
-    background = Background(**{name: torch.stack([part[name] for part in parts]) for name in parts[0]})
-    for view in set(range(len(parts))) - set(static_views):
+    if predictions.num_times == 1 or predictions.dynamic is None:
+        background = _fused(predictions, torch.ones_like(predictions.depth[0]))
+    else:
+        background = _fused(predictions, 1 - predictions.dynamic[0])
+    if predictions.num_times > 1 and predictions.dynamic is None:
+        background = _fused(predictions, agrees_with_background(predictions, background).to(predictions.depth))
+    for view in set(range(len(predictions.view_names))) - set(static_views):
         background.known[view] = False
     return background if bool(background.known.any()) else None
 
 
-def _view_background(predictions: Predictions, view: int, has_depth: Bool[Tensor, "T H W"]) -> dict[str, Tensor]:
-    """Return the tensors of one view's background; view by view, as medians take several times the memory."""
+def _fused(predictions: Predictions, static: Float[Tensor, "T V H W"]) -> Background:
+    """Return the background; view by view, as medians take several times the memory."""
+    parts = [_view_background(predictions, view, static[:, view]) for view in range(len(predictions.view_names))]
+    return Background(**{name: torch.stack([part[name] for part in parts]) for name in parts[0]})
+
+
+def _view_background(predictions: Predictions, view: int, static: Float[Tensor, "T H W"]) -> dict[str, Tensor]:
+    """Return the tensors of one view's background, given the probability that a pixel is static."""
     depth, confidence = predictions.depth[0, :, view], predictions.depth_confidence[0, :, view].nan_to_num()
-    if predictions.dynamic is None or predictions.num_times == 1:
-        static = torch.ones_like(depth)
-    else:
-        static = 1 - predictions.dynamic[0, :, view]
+    has_depth = predictions.known[0, :, view]
     is_static = has_depth & (1 - static <= DYNAMIC_THRESHOLD)
     weight = is_static * static * (confidence + _MIN_WEIGHT)
     log_depth = torch.where(has_depth, depth, 1.0).log()
@@ -115,6 +121,15 @@ _GAIN_SIDE_PX = 128
 
 _SURE = 0.01
 
+_SAME_COLOR, _SAME_DEPTH = 4.0, 8.0
+"""Semiaxes of the ellipse of deviations of color and log depth within which a pixel agrees with the background."""
+
+_MAX_COLOR_NOISE, _MAX_DEPTH_NOISE = 3.0, 4.0
+"""Largest standard deviations of a pixel in units of the median of the view: what something often passes has more."""
+
+_MIN_DEPTH_STD, _MAX_DEPTH_STD = 0.01, 0.03
+"""Bounds on that of log depth."""
+
 
 @torch.no_grad()
 def sharpen_motion(
@@ -129,23 +144,70 @@ def sharpen_motion(
     foreground beyond a number of standard deviations of its background; here one Gaussian, and as log odds.
     """
     sharpened = dynamic.clone()
-    step = max(1, max(dynamic.shape[-2:]) // _GAIN_SIDE_PX)
-    few = (..., slice(None, None, step), slice(None, None, step))
     for time in range(len(dynamic)):
         for view in range(dynamic.shape[1]):
-            known, color = background.known[view], background.color[view]
-            static = (known & (dynamic[time, view] <= DYNAMIC_THRESHOLD))[few]
+            known = background.known[view]
+            static = known & (dynamic[time, view] <= DYNAMIC_THRESHOLD)
             if not bool(static.any()):
                 continue
-            gain = (images[time, view][few] / color[few].clamp(min=1 / 255))[:, static].median(dim=1).values
-            gain = gain.clamp(1 / _MAX_GAIN, _MAX_GAIN)[:, None, None]
-            difference = (images[time, view] / gain - color).abs().mean(dim=0)
-            smooth = functional.avg_pool2d(difference[None, None], 3, 1, 1, count_include_pad=False)[0, 0]
-            deviation = smooth / background.color_std[view].clamp(min=_MIN_COLOR_STD)
+            difference = _color_difference(images[time, view], background.color[view], static)
+            deviation = difference / background.color_std[view].clamp(min=_MIN_COLOR_STD)
             evidence = (_SLOPE * (deviation - _EQUAL_EVIDENCE)).clamp(_FOR_STATIC, _FOR_MOVING)
             prior = dynamic[time, view].clamp(_SURE, 1 - _SURE).logit()
             sharpened[time, view] = torch.where(known, (prior + evidence).sigmoid(), dynamic[time, view])
     return sharpened
+
+
+def _color_difference(
+    image: Float[Tensor, "3 H W"], color: Float[Tensor, "3 H W"], static: Bool[Tensor, "H W"]
+) -> Float[Tensor, "H W"]:
+    """Return the difference around pixels from the color of the background, but for a gain of the `static` ones."""
+    step = max(1, max(static.shape) // _GAIN_SIDE_PX)
+    few = (..., slice(None, None, step), slice(None, None, step))
+    if bool(static[few].any()):
+        gain = (image[few] / color[few].clamp(min=1 / 255))[:, static[few]].median(dim=1).values
+        image = image / gain.clamp(1 / _MAX_GAIN, _MAX_GAIN)[:, None, None]
+    difference = (image - color).abs().mean(dim=0)
+    smooth: Tensor = functional.avg_pool2d(difference[None, None], 3, 1, 1, count_include_pad=False)[0, 0]
+    return smooth
+
+
+def color_deviation(images: Float[Tensor, "V 3 H W"], background: Background) -> Float[Tensor, "V H W"]:
+    """Return the difference of colors of one instant from the background; above 1, they are of something else.
+
+    It is infinite where the background is unknown.
+    """
+    found = torch.full_like(background.color_std, torch.inf)
+    for view, known in enumerate(background.known):
+        if bool(known.any()):
+            std = background.color_std[view]
+            std = std.clamp(max=float(_MAX_COLOR_NOISE * std[known].median())).clamp(min=_MIN_COLOR_STD)
+            difference = _color_difference(images[view], background.color[view], known)
+            found[view] = torch.where(known, difference / (_SAME_COLOR * std), torch.inf)
+    return found
+
+
+@torch.no_grad()
+def agrees_with_background(predictions: Predictions, background: Background) -> Bool[Tensor, "T V H W"]:
+    """Return the pixels of instants [1, T, V, H, W] with the color, and any depth of theirs, of the background.
+
+    Without masks of motion they are those that may take its depth, as this differs from their own by noise alone.
+    """
+    has_depth = predictions.known[0]
+    log_depth = torch.where(has_depth, predictions.depth[0], 1.0).log()
+    agrees = torch.zeros_like(has_depth)
+    for time in range(len(agrees)):
+        deviation = color_deviation(predictions.images[0, time], background).square()
+        for view, known in enumerate(background.known & has_depth[time]):
+            if bool(known.any()):
+                difference = (log_depth[time, view] - background.log_depth[view]).abs()
+                spread, typical = background.spread[view], background.spread[view][known].median()
+                # The unit of one instant may differ a little, too.
+                least = torch.maximum(typical, MAD_TO_STD * difference[known].median())
+                std = spread.clamp(least, _MAX_DEPTH_NOISE * least).clamp(_MIN_DEPTH_STD, _MAX_DEPTH_STD)
+                deviation[view] += torch.where(known, difference / (_SAME_DEPTH * std), 0.0).square()
+        agrees[time] = deviation <= 1
+    return agrees
 
 
 def shows_background(

@@ -20,7 +20,7 @@ from page4d.geometry.warp import Agreement, compared_views, measure_agreement, p
 from page4d.networks.layers.execution import on_threads
 from page4d.records import Predictions
 from page4d.stereo import kernels
-from page4d.stereo.background import Background, shows_background
+from page4d.stereo.background import Background, agrees_with_background, shows_background
 from page4d.stereo.planes import move_onto_planes
 from page4d.stereo.regions import bounding_box
 from page4d.stereo.sweep import aggregate_scores, aggregate_together
@@ -327,10 +327,14 @@ def recalibrated(confidence: Float[Tensor, "*batch"], agreement: Agreement) -> F
 
 @dataclass(frozen=True, kw_only=True)
 class FusedBackground:
-    """A background whose depth maps agree as far as they can, with the agreement that is left."""
+    """A background whose depth maps agree as far as they can, with the agreement that is left.
+
+    `predicted` is the background before, which depth of instants is compared with.
+    """
 
     background: Background
     agreement: Agreement
+    predicted: Background
 
 
 def fuse_background(background: Background, cameras: Cameras) -> FusedBackground:
@@ -340,9 +344,8 @@ def fuse_background(background: Background, cameras: Cameras) -> FusedBackground
     sigma = measured_spread(background.log_depth, known, cameras) / confidence.clamp(min=_MIN_CONFIDENCE)
     depth = move_onto_planes(depth, known, sigma, background.color, cameras)
     fused = replace(background, log_depth=depth)
-    return FusedBackground(
-        background=fused, agreement=measure_agreement(depth.exp(), known, cameras, background.spread)
-    )
+    agreement = measure_agreement(depth.exp(), known, cameras, background.spread)
+    return FusedBackground(background=fused, agreement=agreement, predicted=background)
 
 
 @on_threads(1)
@@ -351,8 +354,8 @@ def clean(predictions: Predictions, fused: FusedBackground | None = None) -> Pre
     """Return predictions [1, T, V, H, W] in the world of the background, with their agreement between views.
 
     Pixels that do not move take depth and confidence of the background, and their agreement is that of the
-    background, so that static parts of clouds do not change over time. Without a background, depth is unchanged. The
-    confidence is recalibrated by the agreement.
+    background, so that static parts of clouds do not change over time. Without masks of motion they are those that
+    agree with it. Without a background, depth is unchanged. The confidence is recalibrated by the agreement.
     """
     known = predictions.known
     if fused is None:
@@ -361,10 +364,12 @@ def clean(predictions: Predictions, fused: FusedBackground | None = None) -> Pre
         return replace(predictions, depth_confidence=confidence, agreement=agreement)
     background = fused.background
     dynamic = predictions.dynamic
-    is_static = background.known & predictions.valid
-    if dynamic is not None:
+    if dynamic is None:
+        shown = agrees_with_background(predictions, fused.predicted)
+    else:
         sharpened, shown = shows_background(dynamic[0], predictions.images[0], background)
-        dynamic, is_static = sharpened[None], is_static & shown
+        dynamic = sharpened[None]
+    is_static = background.known & predictions.valid & shown
     depth = torch.where(is_static, background.log_depth.exp(), predictions.depth)
     confidence = torch.where(is_static, background.confidence, predictions.depth_confidence.nan_to_num())
     if dynamic is not None:
@@ -381,6 +386,7 @@ def clean(predictions: Predictions, fused: FusedBackground | None = None) -> Pre
         predictions,
         depth=depth,
         dynamic=dynamic,
+        static=is_static,
         depth_confidence=recalibrated(confidence, agreement),
         agreement=agreement,
     )

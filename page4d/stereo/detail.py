@@ -20,7 +20,13 @@ from page4d.geometry.statistics import MAD_TO_STD
 from page4d.geometry.warp import compared_views, measure_agreement, sample
 from page4d.records import Predictions
 from page4d.scene.batches import FrameBatch
-from page4d.stereo.background import Background, median_of_maps, sharpen_motion, without_specks
+from page4d.stereo.background import (
+    Background,
+    color_deviation,
+    median_of_maps,
+    sharpen_motion,
+    without_specks,
+)
 from page4d.stereo.consensus import FusedBackground, recalibrated
 from page4d.stereo.edges import upsample
 from page4d.stereo.regions import Region, covering_regions, resized_region
@@ -285,7 +291,7 @@ def fine_background(
         known=stacked([view.known & shown for view, shown in zip(fine, near, strict=True)]),
     )
     agreement = measure_agreement(raised.log_depth.exp(), raised.known, cameras, raised.spread)
-    return FusedBackground(background=raised, agreement=agreement)
+    return FusedBackground(background=raised, agreement=agreement, predicted=raised)
 
 
 @torch.no_grad()
@@ -296,18 +302,22 @@ def fine_instant(
 
     Static pixels take the depth of the background `fused`, which has the pixels of the pictures; without one, or
     where it is not known, depth is upsampled and refined for the instant. The motion mask is sharpened by the colors
-    of the background. Points of a point head are left out.
+    of the background; without a mask, static pixels have its colors. Points of a point head are left out.
     """
     transforms, size = batch.pixel_transforms, (batch.images.shape[-2], batch.images.shape[-1])
     cameras = fine_cameras(coarse, transforms)
     dynamic = _fine_motion(coarse, batch, fused)
+    places = list(zip(coarse.pixel_transforms, transforms, strict=True))
     static = torch.zeros(size, dtype=torch.bool, device=batch.images.device).expand(len(transforms), *size)
-    if fused is not None:
-        static = fused.background.known
-        if dynamic is not None:
-            static = static & (dynamic <= DYNAMIC_THRESHOLD)
-    places = zip(coarse.valid[0, 0], coarse.pixel_transforms, transforms, strict=True)
-    valid = batch.valid[0, 0] & _padded([_nearest(*place) for place in places], size)
+    if fused is not None and dynamic is not None:
+        static = fused.background.known & (dynamic <= DYNAMIC_THRESHOLD)
+    elif fused is not None and coarse.static is not None:
+        static = _padded(
+            [_nearest(one, *place) for one, place in zip(coarse.static[0, 0], places, strict=True)], size
+        )
+        static = static & (color_deviation(batch.images[0, 0], fused.background) <= 1)
+    shown = [_nearest(one, *place) for one, place in zip(coarse.valid[0, 0], places, strict=True)]
+    valid = batch.valid[0, 0] & _padded(shown, size)
     own = valid & ~static
     views = [_coarse_view(coarse, view, is_static=fused is not None) for view in range(len(transforms))]
     regions = [covering_regions(mask) for mask in own]
@@ -338,6 +348,7 @@ def fine_instant(
         depth=depth[None, None],
         depth_confidence=confidence[None, None],
         dynamic=None if dynamic is None else dynamic[None, None],
+        static=static[None, None],
         agreement=agreement,
     )
 
@@ -360,8 +371,9 @@ def _coarse_view(coarse: Predictions, view: int, *, is_static: bool) -> CoarseVi
     depth = coarse.depth[0, 0, view]
     known = coarse.valid[0, 0, view] & has_depth(depth)
     weight = known.to(depth)
-    if is_static and coarse.dynamic is not None:
-        weight = weight * torch.where(coarse.dynamic[0, 0, view] > DYNAMIC_THRESHOLD, 1.0, _STILL)
+    still = coarse.static if coarse.dynamic is None else coarse.dynamic <= DYNAMIC_THRESHOLD
+    if is_static and still is not None:
+        weight = weight * torch.where(still[0, 0, view], _STILL, 1.0)
     return CoarseView(
         log_depth=torch.where(known, depth, 1.0).log(),
         confidence=coarse.depth_confidence[0, 0, view].nan_to_num(),

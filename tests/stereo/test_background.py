@@ -1,5 +1,7 @@
 """The background of static cameras: weighted medians over instants, and masks sharpened by its colors."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -8,7 +10,7 @@ from page4d.geometry.camera import Cameras
 from page4d.geometry.pixels import fit_views
 from page4d.geometry.statistics import weighted_median
 from page4d.records import Predictions
-from page4d.stereo.background import estimate_background, sharpen_motion
+from page4d.stereo.background import agrees_with_background, estimate_background, sharpen_motion
 
 TIMES, VIEWS, HEIGHT, WIDTH = 5, 2, 16, 24
 
@@ -60,8 +62,11 @@ def test_a_weighted_median_of_equal_weights_is_the_lower_middle_value() -> None:
     assert weighted_median(values, weight).item() == 4.0
 
 
-def test_the_background_is_free_of_what_moves_and_steadier_than_one_instant(capture: Predictions) -> None:
-    background = estimate_background(capture, range(VIEWS))
+@pytest.mark.parametrize("has_masks", [True, False])
+def test_the_background_is_free_of_what_moves_and_steadier_than_one_instant(
+    capture: Predictions, *, has_masks: bool
+) -> None:
+    background = estimate_background(capture if has_masks else replace(capture, dynamic=None), range(VIEWS))
     assert background.known.all()
     error = (background.log_depth.exp() / 4).log()
     assert error.abs().max() < 0.06
@@ -74,6 +79,40 @@ def test_views_that_move_have_no_background(capture: Predictions) -> None:
     assert not background.known[0].any()
     assert background.known[1].all()
     assert estimate_background(capture, []) is None
+
+
+def boxes(times: slice = slice(TIMES)) -> torch.Tensor:
+    """Return which pixels [T, V, H, W] the box of the fixture covers."""
+    covered = torch.zeros(TIMES, VIEWS, HEIGHT, WIDTH, dtype=torch.bool)
+    for time in range(TIMES):
+        covered[time, :, 4:10, 4 * time : 4 * time + 4] = True
+    return covered[times]
+
+
+@pytest.mark.parametrize("change", ["none", "color", "depth", "exposure", "unit", "no depth", "instants"])
+def test_without_masks_only_what_agrees_in_color_and_depth_shows_the_background(
+    capture: Predictions, change: str
+) -> None:
+    unmasked, box = replace(capture, dynamic=None), boxes()
+    background = estimate_background(unmasked, range(VIEWS))
+    if change == "color":  # the box has the depth of the wall
+        unmasked.depth[0][box] = 4.0
+    elif change == "depth":  # the box has the color of the wall
+        unmasked.images[0] = background.color
+    elif change == "exposure":
+        unmasked.images.mul_(torch.tensor([0.8, 0.9, 0.85])[:, None, None])
+    elif change == "unit":
+        unmasked.depth.mul_(1.02)
+    elif change == "no depth":
+        unmasked.depth[..., 14:, :] = 0
+    elif change == "instants":
+        unmasked, box = unmasked.at_times(1, 3), boxes(slice(1, 3))
+    agrees = agrees_with_background(unmasked, background)
+    # Colors are compared around pixels.
+    around = torch.nn.functional.max_pool2d(box.float(), 3, stride=1, padding=1) > 0
+    inside = -torch.nn.functional.max_pool2d(-box.float(), 3, stride=1, padding=1) > 0
+    assert not agrees[inside if change == "color" else box].any()
+    assert agrees[~around].float().mean() > 0.98
 
 
 def test_pixels_that_always_move_have_no_background(capture: Predictions) -> None:

@@ -92,6 +92,19 @@ def test_moving_parts_have_a_depth_of_their_own_at_every_instant() -> None:
     assert torch.equal(cleaned.depth[0, 2, 1, 10:], cleaned.depth[0, 1, 1, 10:])
 
 
+def test_without_masks_parts_that_differ_from_the_background_keep_their_depth() -> None:
+    noisy = replace(wall(times=6, noise=0.01), dynamic=None)
+    noisy.depth[:, 2, 1, 3:8, 3:8] = DISTANCE / 2
+    noisy.images[:, 2, 1, :, 3:8, 3:8] = 0
+    cleaned = clean(noisy, fuse_background(estimate_background(noisy, range(3)), noisy.cameras[0, 0]))
+    assert cleaned.dynamic is None
+    assert (cleaned.depth[0, 2, 1, 3:8, 3:8] == DISTANCE / 2).all()
+    assert cleaned.static.float().mean() > 0.98
+    assert (
+        cleaned.depth[0, 2][cleaned.static[0, 2]] == cleaned.depth[0, 1][cleaned.static[0, 2]]
+    ).float().mean() > 0.98
+
+
 def test_instants_are_cleaned_alike_alone_and_together() -> None:
     noisy = wall(noise=0.03)
     fused = fuse_background(estimate_background(noisy, range(3)), noisy.cameras[0, 0])

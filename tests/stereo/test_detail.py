@@ -178,6 +178,30 @@ def test_static_parts_are_those_of_the_background_at_every_instant(
     assert not bool((overlap & (either == 0) & fine.background.known).any())
 
 
+def test_without_masks_moving_parts_keep_the_depth_of_their_instant(
+    exact: Predictions, coarse: Predictions, transforms: tuple[PixelTransform, ...]
+) -> None:
+    unmasked = replace(coarse, dynamic=None)
+    background = fuse_background(estimate_background(unmasked, range(3)), unmasked.cameras[0, 0])
+    fine = fine_background(background, unmasked, lambda view: exact.images[0, :, view], transforms, None)
+    cleaned = clean(unmasked, background)
+    errors = []
+    for time in range(4):
+        instant = fine_instant(cleaned.at_times(time, time + 1), batch_at(exact, transforms, time), fine, None)
+        assert instant.dynamic is None
+        assert torch.equal(
+            instant.depth[0, 0][instant.static[0, 0]], fine.background.log_depth.exp()[instant.static[0, 0]]
+        )
+        assert float(instant.static.float().mean()) > 0.6
+        true = exact.depth[0, time]
+        behind = (exact.dynamic[0, time] > 0.5) & ((fine.background.log_depth.exp() / true).log() > 0.2)
+        errors.append((instant.depth[0, 0] / true).log().abs()[behind])
+    error = torch.cat(errors)
+    assert len(error) > 100
+    assert float(error.median()) < 0.05
+    assert float((error > 0.2).float().mean()) < 0.2
+
+
 def test_points_of_fine_pixels_lie_on_the_same_surfaces(
     exact: Predictions, coarse: Predictions, transforms: tuple[PixelTransform, ...]
 ) -> None:
