@@ -154,6 +154,8 @@ def _views(folder: Path, entries: _Entries) -> tuple[list[Candidate], list[LeftO
         candidates.append(replace(loose, label=""))
         for names in entries.ignored.values():
             names[:] = [name for name in names if folder / name not in loose.files]
+    elif below:
+        candidates = [candidate for candidate in candidates if not layout.is_shown(candidate.name)]
     for entry in folders:
         entries.ignored[_folder_without_images(entry)].append(entry.name)
     if not candidates:

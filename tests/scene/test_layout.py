@@ -202,6 +202,22 @@ def small(name: str) -> Tree:
             {"a": 0},
             ["left out extrinsics/: images of a calibration", "left out fig_photos/: named as photos or figures"],
         ),
+        *(
+            (
+                tree("cam1.mp4", "cam2.mp4", f"{name}.mp4"),
+                {"cam1": 0, "cam2": 1},
+                [f"left out {name}.mp4: named as a preview, or as composed of several views"],
+            )
+            for name in ("preview", "all_cameras_grid", "preview_2x2", "Combined Video")
+        ),
+        (
+            tree("1/x.mp4", "2/y.mp4", "preview.mp4"),
+            {"1": 0, "2": 1},
+            ["left out preview.mp4: named as a preview, or as composed of several views"],
+        ),
+        (tree("grid.mp4", "mosaic.mp4"), {"grid": 0, "mosaic": 1}, []),
+        (tree("cam1.mp4", "cam3 grid.mp4", "grid left.mp4"), {"cam1": 0, "cam3 grid": 1, "grid left": 2}, []),
+        (tree("1/preview.mp4", "2/preview.mp4"), {"1": 0, "2": 1}, []),
         (
             tree("a_rgb.mp4", "a_ir.mp4", "b.mp4", "b_infra1.mp4", "b_infra2.mp4", "c_thermal.mp4"),
             {"a_rgb": 0, "b": 2, "c_thermal": 5},
@@ -330,6 +346,7 @@ def test_copies_chapters_and_maps_are_no_views(files: Tree, views: dict[str, int
             "a folder of its own",
         ),
         (tree("cam_{t:04}.png"), "no videos", "it contains 3 images"),
+        (tree("preview.mp4", "videos/a.mp4", "videos/b.mp4"), "videos' has 2", "give the folder"),
         (tree("rig/0_{t:05}.png", "rig/1_{t:05}.png"), "0_*.png (3), 1_*.png (3)", "a folder of its own"),
         (tree("r/u_{t:05}_00.png", "r/u_{t:05}_01.png"), "r/u_*_*.png: names with 3 x 2 numbers", "one number each"),
         (tree("c/{t}.png", "c/{t}.jpg"), "several series of images: *.jpg (3), *.png (3)", "a folder of its own"),
