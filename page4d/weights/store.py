@@ -11,8 +11,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from page4d.errors import OutputError, UsageError, WeightsError, shortened
-from page4d.io.atomic import describe_mismatch, file_sha256, open_atomic
+from page4d.errors import UsageError, WeightsError, shortened
+from page4d.io.atomic import describe_mismatch, file_sha256, open_atomic, output_errors
 from page4d.io.documents import parse_json
 from page4d.io.json_records import config_to_json
 from page4d.networks.config import NetworkConfig
@@ -163,12 +163,8 @@ def save_tensors(
     entry = _ENTRY if isinstance(config, NetworkConfig) else ENCODER_ENTRY
     about = {"version": FORMAT_VERSION, "config": config_to_json(config), "metadata": dict(metadata)}
     entries = {entry: json.dumps(about, sort_keys=True)}
-    try:
-        with open_atomic(path) as file:
-            write_tensors(file, specs, read, entries, on_written)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise OutputError(f"cannot write '{path}': {reason}", "check the folder and the space on its disk") from error
+    with output_errors(path), open_atomic(path) as file:
+        write_tensors(file, specs, read, entries, on_written)
 
 
 def describe_weights(

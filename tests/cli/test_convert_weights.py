@@ -179,8 +179,8 @@ def test_a_disk_that_fills_up_keeps_the_older_file(room, source, tmp_path, conve
     ended = convert(source, "--overwrite")
     assert (ended.code, ended.out) == (5, "")
     assert ended.err.splitlines()[-2:] == [
-        f"error: cannot write '{out}': No space left on device",
-        "hint:  check the folder and the space on its disk",
+        f"error: cannot write to '{out}': disk full",
+        "hint:  free space, then repeat",
     ]
     assert out.read_bytes() == b"older"
     assert sorted(path.name for path in tmp_path.iterdir()) == [out.name, source.name]
