@@ -80,7 +80,7 @@ def test_half_precision_loads_as_float32(network: ViewTimeNetwork, saved: Path) 
 
 
 def test_an_unwritable_path_is_named(network: ViewTimeNetwork, tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match=r"cannot write '.*nowhere/x.safetensors'") as caught:
+    with pytest.raises(OutputError, match=r"cannot write to '.*nowhere/x.safetensors'") as caught:
         save_network(network, tmp_path / "nowhere" / "x.safetensors", METADATA)
     assert caught.value.exit_code == 5
 
