@@ -417,9 +417,9 @@ class Assembly:
 
     @property
     def directed(self) -> set[int]:
-        """Views whose cameras edges correct."""
+        """Views that are not refused, and whose cameras edges correct."""
         rows = () if self.adjustment is None else self.adjustment.directed
-        return {self.placement.views[row] for row in rows}
+        return {self.placement.views[row] for row in rows} - self.reasons.keys()
 
     def accepted(self) -> list[PairPose]:
         """Return the accepted pairs."""

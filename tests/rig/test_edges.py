@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from page4d.rig import checks
 from page4d.rig.assembly import Assembly
+from page4d.rig.checks import refuse_unconfirmed
 from page4d.rig.edges import Directions, ViewEdges, in_order, shared_directions, straight_segments
 from page4d.rig.records import Evidence, FocalSource, Lens, PairPose, exp_rotation, rotation_angle_deg
 from page4d.rig.register import placed_views
@@ -240,15 +242,33 @@ def test_edges_of_slanted_walls_turn_no_cameras():
     assert max(turns(found, (0, 1, 2, 3), rig)) < 1.5
 
 
-def test_a_principal_point_that_places_no_more_views_does_not_count(monkeypatch: pytest.MonkeyPatch):
-    """Edges along oblique directions show one that is wrong."""
-    shift = np.pad([[0.2 * max(SIZE)], [0.0]], ((0, 1), (2, 0)))
-    monkeypatch.setattr(ViewEdges, "crop", lambda _, one: replace(one, intrinsics=one.intrinsics + shift))
+@pytest.mark.parametrize(
+    ("share", "views", "refused"), [(0.2, (0, 1, 2), {}), (0.08, (1,), {1: "far from its pairs"})]
+)
+def test_a_principal_point_with_which_evidence_does_not_fit_does_not_count(
+    share: float, views: tuple[int, ...], refused: dict[int, str], monkeypatch: pytest.MonkeyPatch
+):
+    """Edges along oblique directions show one that is wrong: they do not fit people with it, or a view is refused."""
+
+    def refuse(rig: Assembly) -> None:
+        refuse_unconfirmed(rig)
+        rig.reasons |= {} if rig.lenses[1].is_centered else refused
+
+    shift = np.pad([[share * max(SIZE)], [0.0]], ((0, 1), (2, 0)))
     edges = [room(pose[:3, :3] @ AXES, true) for pose, true in zip(RIG.world_to_camera, RIG.lenses, strict=True)]
+    shown = [edges[view] for view in views]
+
+    def crop(own: ViewEdges, one: Lens) -> Lens | None:
+        return replace(one, intrinsics=one.intrinsics + shift) if any(own is other for other in shown) else None
+
+    monkeypatch.setattr(ViewEdges, "crop", crop)
+    monkeypatch.setattr(checks, "refuse_unconfirmed", refuse)
     found = assembled(RIG.people, UNKNOWN, num_instants=RIG.num_instants, edges=edges)
     assert all(lens.is_centered for lens in found.lenses)
+    assert found.cameras().keys() == {0, 1, 2}
     assert max(turns(found, (0, 1, 2))) < 0.5
-    assert found.notes[-1].startswith("straight edges in a, b, c are not orthogonal, or")
+    names = ", ".join("abc"[view] for view in views)
+    assert found.notes[-1].startswith(f"straight edges in {names} are not orthogonal, or")
 
 
 def test_two_views_of_unknown_focal_lengths_are_placed_with_edges():
