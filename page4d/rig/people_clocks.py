@@ -236,8 +236,9 @@ def late_views(
 ) -> dict[int, float]:
     """Return by how many instants views are ahead of most of the others in their pairs, if they clearly are.
 
-    `people` are those at sampled instants with these `numbers`. Poses are estimated again at each offset, as wrong
-    ones fit the clocks that they were estimated with, also from that of the pair, which a quick estimate can miss.
+    `people` are those at sampled instants with these `numbers`. Scores are those of all: of 25 they vary by up to a
+    tenth. Poses are estimated again at each offset, as wrong ones fit the clocks that they were estimated with, also
+    from that of the pair, which a quick estimate can miss.
     """
     people = renumbered(people, numbers)
     offsets: defaultdict[int, list[float]] = defaultdict(list)
@@ -247,10 +248,10 @@ def late_views(
         if min(len(offsets[first]), len(offsets[second])) >= MAX_WITNESSES:
             continue
         curve = PairCurve(people, lenses, pair.views, start=pose_of(pair))
-        best = max(sorted(range(-_MAX_LATE, _MAX_LATE + 1), key=abs), key=curve.score)
-        apart, curvature = curve.vertex(best, curve.score)
+        best = max(sorted(range(-_MAX_LATE, _MAX_LATE + 1), key=abs), key=curve.fine_score)
+        apart, curvature = curve.vertex(best)
         limit = _EQUAL if min(counts[first], counts[second]) > 1 else _EQUAL_ALONE
-        is_clear = curve.score(best) >= MIN_PEAK and 0 < curve.score(0) < limit * curve.score(best)
+        is_clear = curve.fine_score(best) >= MIN_PEAK and 0 < curve.fine_score(0) < limit * curve.fine_score(best)
         apart = apart if is_clear and curvature > 0 else 0.0
         offsets[first].append(-apart)
         offsets[second].append(apart)

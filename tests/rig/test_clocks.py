@@ -95,7 +95,7 @@ def test_the_only_pair_of_a_view_needs_a_clearer_offset(
         best = {(0, 1): 2, (1, 2): -2}.get(curve.views, 0)
         return 0.7 * (share if best and not offset else 1 - 0.04 * (offset - best) ** 2)
 
-    monkeypatch.setattr(PairCurve, "score", score)
+    monkeypatch.setattr(PairCurve, "fine_score", score)
     late = late_views(rig.people, rig.lenses, found, np.arange(rig.num_instants))
     assert late == ({1: pytest.approx(2.0, abs=0.1)} if is_late else {})
 
