@@ -23,6 +23,7 @@ from page4d.networks.config_parts import EpipolarConfig, MatchConfig, SparseConf
 from page4d.networks.network import ViewTimeNetwork, build_network
 from page4d.networks.presets import PRESETS
 from page4d.options import ReconstructSettings
+from page4d.output.reader import open_output
 from page4d.run.plan import plan_run
 from page4d.run.predictor import CPU, NetworkPredictor, PredictedChunk, RigOutput, times_in_frames
 from page4d.run.reconstruct import reconstruct
@@ -32,6 +33,7 @@ from page4d.stereo.background import Background
 from page4d.stereo.descriptors import DESCRIPTOR_MODEL, dense_descriptors
 from page4d.stereo.refine import refinement_of
 from page4d.stereo.state import StaticDepth
+from tests.run.truth import TruthPredictor, exact_predictions
 
 pytestmark = pytest.mark.usefixtures("constant_forecast", "few_steps")
 
@@ -206,6 +208,29 @@ def test_the_background_of_known_cameras_is_predicted_from_as_many_instants_as_o
     settings = ReconstructSettings(poses=poses, **changes)
     predictor = NetworkPredictor(network=without_zeros(TINY), device=CPU, settings=settings)
     assert plan_run(replace(CAPTURE, num_times=num_times).scene(), predictor).background_length == length
+
+
+@pytest.mark.parametrize("settings", [SETTINGS, replace(SETTINGS, poses=Poses.INPUT, chunk=8)])
+def test_moving_parts_keep_the_depth_of_a_network_without_masks(
+    settings: ReconstructSettings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    """In several chunks with its cameras, and in one with the calibrated ones."""
+    capture = SyntheticCapture(seed=3, num_views=3, num_times=7, image_size=(56, 70), spacing_deg=20)
+    truth = TruthPredictor(capture, lambda _, predictions: replace(predictions, dynamic=None))
+    monkeypatch.setattr(NetworkPredictor, "predict", lambda _, batch, __=None: truth.predict(batch))
+    network = without_zeros(replace(TINY, mask=None))
+    reconstruct(capture.scene(), NetworkPredictor(network=network, device=CPU), out=tmp_path, settings=settings)
+    output, exact = open_output(tmp_path), exact_predictions(capture)
+    background = exact.depth[0].amax(dim=0)
+    errors = []
+    for time in range(7):
+        for view, name in enumerate(output.view_names):
+            true = exact.depth[0, time, view]
+            moving = (exact.dynamic[0, time, view] > 0.5) & (true < 0.8 * background[view])
+            errors.append((torch.from_numpy(output.depth(time, name)).log() - true.log()).abs()[moving])
+    error = torch.cat(errors)
+    assert len(error) > 500
+    assert float((error > 0.1).float().mean()) < 0.1
 
 
 def test_pixels_that_show_the_background_are_not_refined(tmp_path, monkeypatch):
