@@ -255,7 +255,10 @@ def late_views(
         apart = apart if is_clear and curvature > 0 else 0.0
         offsets[first].append(-apart)
         offsets[second].append(apart)
-    found = {view: sorted(own, key=abs)[(len(own) - 1) // 2] for view, own in sorted(offsets.items())}
+    found = {}
+    for view, own in sorted(offsets.items()):
+        own.sort()  # the median, of two middle values the one nearer to 0, and 0 where these differ in sign
+        found[view] = float(np.clip(0.0, own[(len(own) - 1) // 2], own[len(own) // 2]))
     return {view: apart for view, apart in found.items() if abs(apart) >= LATE}
 
 

@@ -81,9 +81,12 @@ def test_views_that_lag_by_an_instant_or_more_are_late(delay: float) -> None:
     assert found == ({} if abs(delay) < 1 else {1: pytest.approx(delay, abs=0.25)})
 
 
-@pytest.mark.parametrize(("pairs", "share", "is_late"), [(3, 0.87, True), (2, 0.87, False), (2, 0.75, True)])
-def test_the_only_pair_of_a_view_needs_a_clearer_offset(
-    pairs: int, share: float, is_late: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("pairs", "share", "last", "is_late"),
+    [(3, 0.87, -2, True), (2, 0.87, -2, False), (2, 0.75, -2, True), (3, 0.87, 2, False), (3, 0.75, 2, False)],
+)
+def test_the_pairs_of_a_view_must_agree_and_its_only_one_needs_a_clearer_offset(
+    pairs: int, share: float, last: int, is_late: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = film_people(Filming(num_instants=20))
     found = [
@@ -92,7 +95,7 @@ def test_the_only_pair_of_a_view_needs_a_clearer_offset(
     ]
 
     def score(curve: PairCurve, offset: int) -> float:
-        best = {(0, 1): 2, (1, 2): -2}.get(curve.views, 0)
+        best = {(0, 1): 2, (1, 2): last}.get(curve.views, 0)
         return 0.7 * (share if best and not offset else 1 - 0.04 * (offset - best) ** 2)
 
     monkeypatch.setattr(PairCurve, "fine_score", score)
