@@ -14,6 +14,7 @@ from page4d.rig.assembly import Assembly, in_world
 from page4d.rig.checks import confirmed_rig
 from page4d.rig.evidence import PixelEvidence
 from page4d.rig.people.model import POSE_MODEL, is_fetched
+from page4d.rig.people.pose import are_agreed
 from page4d.rig.people_clocks import late_views
 from page4d.rig.records import Evidence, RigRegistration, placed_record
 from page4d.scene.records import ViewCamera
@@ -91,16 +92,20 @@ def assembled(evidence: PixelEvidence) -> Assembly:
 
 
 def _note_clocks(rig: Assembly, evidence: PixelEvidence) -> None:
-    """Report placed views whose people fit those of the others better at another time."""
+    """Report placed views whose people fit those of the others better at another time.
+
+    Views that are not placed count as others, too: a late one agrees with few.
+    """
     instants = np.asarray(evidence.instants)
     if rig.people is None or len(instants) < 2:
         return
     step = int(np.diff(instants).min())
     placed = rig.cameras().keys()
-    pairs = [one for one in rig.accepted() if one.evidence is Evidence.PEOPLE and placed >= {*one.views}]
+    people = [one for one in rig.pairs.values() if one.evidence is Evidence.PEOPLE and are_agreed(one)]
+    pairs = sorted((one for one in people if placed & {*one.views}), key=lambda one: not one.is_accepted)
     found = late_views(rig.people, rig.lenses, pairs, instants // step)
     interval_s = step * float(np.median(np.diff(evidence.scene.times)))
-    late = list(found.items())
+    late = [(view, apart) for view, apart in found.items() if view in placed]
     for view, apart in late[-1:] if len(placed) == 2 else late:  # of two views either may be late
         text = f"people in {rig.names[view]} fit the other views {abs(apart) * interval_s:.2f} s"
         later = "later" if apart > 0 else "earlier"

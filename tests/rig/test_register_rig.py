@@ -1,5 +1,7 @@
 """Registration of a scene: which evidence is used, and notes about what is missing."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -32,6 +34,22 @@ def test_the_clock_of_one_of_two_views_is_reported_if_they_fit_better_at_another
     monkeypatch.setattr(register, "late_views", lambda *_: {0: -1.2, 1: 1.2})
     (note,) = run().record.notes
     assert note.startswith("people in cam01 fit the other views 0.04 s later")
+
+
+@pytest.mark.parametrize(("score", "late"), [(0.6, ["cam00"]), (0.3, ["cam01"])])
+def test_people_of_a_view_that_is_not_placed_show_which_of_two_views_is_late(
+    score: float, late: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pairs are witnesses unless people agree in them by chance: then the last of both views is named."""
+    monkeypatch.setattr(register, "is_fetched", lambda: True)
+    evidence = evidence_of(film_people(Filming(num_instants=40, delays=(2.0, 0.0, 0.0))), Registration.PEOPLE)
+    rig = register.assembled(evidence)
+    rig.reasons, rig.notes = {2: "not placed"}, []
+    for key, pair in rig.pairs.items():
+        if 2 in pair.views:
+            rig.pairs[key] = replace(pair, score=score, reason="halves of the instants differ")
+    register._note_clocks(rig, evidence)
+    assert [note.split()[2] for note in rig.notes] == late
 
 
 def test_a_missing_pose_model_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:

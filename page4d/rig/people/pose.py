@@ -240,6 +240,11 @@ def _without_parallax(found: PeoplePose) -> str:
     return f"a median parallax of {parallax:.1f} degrees: the views are at one place"
 
 
+def are_agreed(pair: PairPose) -> bool:
+    """Return whether people agree on some pose of a pair, not by chance; its precision is of no account."""
+    return pair.rotation is not None and not _refusal(pair.score, pair.control, 0.0, pair.num_instants)
+
+
 def share_of_people(people: PairPose | None, pose: RelativePose | None, lenses: tuple[Lens, Lens]) -> float | None:
     """Return the share of joints that fit a pose; None unless people agree on a pose of their own, not by chance.
 
