@@ -124,11 +124,8 @@ _SURE = 0.01
 _SAME_COLOR, _SAME_DEPTH = 4.0, 8.0
 """Semiaxes of the ellipse of deviations of color and log depth within which a pixel agrees with the background."""
 
-_MAX_COLOR_NOISE, _MAX_DEPTH_NOISE = 3.0, 4.0
-"""Largest standard deviations of a pixel in units of the median of the view: what something often passes has more."""
-
 _MIN_DEPTH_STD, _MAX_DEPTH_STD = 0.01, 0.03
-"""Bounds on that of log depth."""
+"""Bounds on the standard deviation of log depth: what something often passes has a larger one."""
 
 
 @torch.no_grad()
@@ -177,35 +174,28 @@ def color_deviation(images: Float[Tensor, "V 3 H W"], background: Background) ->
 
     It is infinite where the background is unknown.
     """
-    found = torch.full_like(background.color_std, torch.inf)
-    for view, known in enumerate(background.known):
-        if bool(known.any()):
-            std = background.color_std[view]
-            std = std.clamp(max=float(_MAX_COLOR_NOISE * std[known].median())).clamp(min=_MIN_COLOR_STD)
-            difference = _color_difference(images[view], background.color[view], known)
-            found[view] = torch.where(known, difference / (_SAME_COLOR * std), torch.inf)
-    return found
+    pairs = zip(images, background.color, background.known, strict=True)
+    difference = torch.stack([_color_difference(*pair) for pair in pairs])
+    limit = _SAME_COLOR * background.color_std.clamp(min=_MIN_COLOR_STD)
+    return torch.where(background.known, difference / limit, torch.inf)
 
 
 @torch.no_grad()
 def agrees_with_background(predictions: Predictions, background: Background) -> Bool[Tensor, "T V H W"]:
     """Return the pixels of instants [1, T, V, H, W] with the color, and any depth of theirs, of the background.
 
-    Without masks of motion they are those that may take its depth, as this differs from their own by noise alone.
+    Without masks of motion they are those that may take its depth. The unit of depth may differ between instants.
     """
-    has_depth = predictions.known[0]
-    log_depth = torch.where(has_depth, predictions.depth[0], 1.0).log()
-    agrees = torch.zeros_like(has_depth)
-    for time in range(len(agrees)):
-        deviation = color_deviation(predictions.images[0, time], background).square()
-        for view, known in enumerate(background.known & has_depth[time]):
-            if bool(known.any()):
-                difference = (log_depth[time, view] - background.log_depth[view]).abs()
-                spread, typical = background.spread[view], background.spread[view][known].median()
-                # The unit of one instant may differ a little, too.
-                least = torch.maximum(typical, MAD_TO_STD * difference[known].median())
-                std = spread.clamp(least, _MAX_DEPTH_NOISE * least).clamp(_MIN_DEPTH_STD, _MAX_DEPTH_STD)
-                deviation[view] += torch.where(known, difference / (_SAME_DEPTH * std), 0.0).square()
+    known = background.known & predictions.known[0]
+    ratio = torch.where(known, predictions.depth[0], 1.0).log() - background.log_depth
+    limit = _SAME_DEPTH * background.spread.clamp(_MIN_DEPTH_STD, _MAX_DEPTH_STD)
+    agrees = torch.zeros_like(known)
+    for time, images in enumerate(predictions.images[0]):
+        deviation = color_deviation(images, background).square()
+        for view, has_depth in enumerate(known[time]):
+            if bool(has_depth.any()):
+                beyond = (ratio[time, view] - ratio[time, view][has_depth].median()) / limit[view]
+                deviation[view] += torch.where(has_depth, beyond, 0.0).square()
         agrees[time] = deviation <= 1
     return agrees
 

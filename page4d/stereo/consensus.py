@@ -329,12 +329,12 @@ def recalibrated(confidence: Float[Tensor, "*batch"], agreement: Agreement) -> F
 class FusedBackground:
     """A background whose depth maps agree as far as they can, with the agreement that is left.
 
-    `predicted` is the background before, which depth of instants is compared with.
+    `predicted` is its log depth before, which that of instants is compared with.
     """
 
     background: Background
     agreement: Agreement
-    predicted: Background
+    predicted: Float[Tensor, "V H W"]
 
 
 def fuse_background(background: Background, cameras: Cameras) -> FusedBackground:
@@ -345,7 +345,7 @@ def fuse_background(background: Background, cameras: Cameras) -> FusedBackground
     depth = move_onto_planes(depth, known, sigma, background.color, cameras)
     fused = replace(background, log_depth=depth)
     agreement = measure_agreement(depth.exp(), known, cameras, background.spread)
-    return FusedBackground(background=fused, agreement=agreement, predicted=background)
+    return FusedBackground(background=fused, agreement=agreement, predicted=background.log_depth)
 
 
 @on_threads(1)
@@ -365,7 +365,7 @@ def clean(predictions: Predictions, fused: FusedBackground | None = None) -> Pre
     background = fused.background
     dynamic = predictions.dynamic
     if dynamic is None:
-        shown = agrees_with_background(predictions, fused.predicted)
+        shown = agrees_with_background(predictions, replace(background, log_depth=fused.predicted))
     else:
         sharpened, shown = shows_background(dynamic[0], predictions.images[0], background)
         dynamic = sharpened[None]
@@ -402,6 +402,7 @@ def static_instant(predictions: Predictions, fused: FusedBackground) -> Predicti
         depth=background.log_depth.exp()[None, None],
         depth_confidence=recalibrated(background.confidence, fused.agreement)[None, None],
         dynamic=None,
+        static=None,
         agreement=fused.agreement.map(lambda counts: counts[None, None]),
     )
 

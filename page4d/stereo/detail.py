@@ -291,7 +291,7 @@ def fine_background(
         known=stacked([view.known & shown for view, shown in zip(fine, near, strict=True)]),
     )
     agreement = measure_agreement(raised.log_depth.exp(), raised.known, cameras, raised.spread)
-    return FusedBackground(background=raised, agreement=agreement, predicted=raised)
+    return FusedBackground(background=raised, agreement=agreement, predicted=raised.log_depth)
 
 
 @torch.no_grad()

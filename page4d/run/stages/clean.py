@@ -139,6 +139,7 @@ def first_background(first: Predictions, views: Sequence[int]) -> Predictions:
         depth=torch.where(known, ordered.gather(1, middle), 0.0),
         depth_confidence=first.depth_confidence.gather(1, instant),
         dynamic=None,
+        static=None,
     )
 
 
