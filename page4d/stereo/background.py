@@ -124,8 +124,11 @@ _SURE = 0.01
 _SAME_COLOR, _SAME_DEPTH = 4.0, 8.0
 """Semiaxes of the ellipse of deviations of color and log depth within which a pixel agrees with the background."""
 
+_MAX_COLOR_NOISE = 3.0
+"""Largest noise of a color in units of the median of the view: pixels that something often passes have more."""
+
 _MIN_DEPTH_STD, _MAX_DEPTH_STD = 0.01, 0.03
-"""Bounds on the standard deviation of log depth: what something often passes has a larger one."""
+"""Bounds on the standard deviation of log depth, for the same reason."""
 
 
 @torch.no_grad()
@@ -174,10 +177,14 @@ def color_deviation(images: Float[Tensor, "V 3 H W"], background: Background) ->
 
     It is infinite where the background is unknown.
     """
-    pairs = zip(images, background.color, background.known, strict=True)
-    difference = torch.stack([_color_difference(*pair) for pair in pairs])
-    limit = _SAME_COLOR * background.color_std.clamp(min=_MIN_COLOR_STD)
-    return torch.where(background.known, difference / limit, torch.inf)
+    found = torch.full_like(background.color_std, torch.inf)
+    for view, known in enumerate(background.known):
+        if bool(known.any()):
+            std = background.color_std[view]
+            std = std.clamp(max=_MAX_COLOR_NOISE * std[known].median()).clamp(min=_MIN_COLOR_STD)
+            difference = _color_difference(images[view], background.color[view], known)
+            found[view] = torch.where(known, difference / (_SAME_COLOR * std), torch.inf)
+    return found
 
 
 @torch.no_grad()

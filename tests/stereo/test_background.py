@@ -102,7 +102,7 @@ def test_without_masks_only_what_agrees_in_color_and_depth_shows_the_background(
     elif change == "exposure":
         unmasked.images.mul_(torch.tensor([0.8, 0.9, 0.85])[:, None, None])
     elif change == "unit":
-        unmasked.depth.mul_(1.02)
+        unmasked.depth.mul_(1.4)
     elif change == "no depth":
         unmasked.depth[..., 14:, :] = 0
     elif change == "instants":
@@ -113,6 +113,14 @@ def test_without_masks_only_what_agrees_in_color_and_depth_shows_the_background(
     inside = -torch.nn.functional.max_pool2d(-box.float(), 3, stride=1, padding=1) > 0
     assert not agrees[inside if change == "color" else box].any()
     assert agrees[~around].float().mean() > 0.98
+
+
+def test_what_often_passes_does_not_bias_a_background_without_masks(capture: Predictions) -> None:
+    unmasked = replace(capture, dynamic=None)
+    unmasked.depth[:, :2, :, 11:] = 2.0
+    unmasked.images[:, :2, :, :, 11:] = 0.5
+    error = (estimate_background(unmasked, range(VIEWS)).log_depth.exp() / 4).log()[:, 12:]
+    assert abs(float(error.mean())) < 0.006
 
 
 def test_pixels_that_always_move_have_no_background(capture: Predictions) -> None:

@@ -96,10 +96,15 @@ def test_without_masks_parts_that_differ_from_the_background_keep_their_depth() 
     noisy = replace(wall(times=6, noise=0.01), dynamic=None)
     noisy.depth[:, 2, 1, 3:8, 3:8] = DISTANCE / 2
     noisy.images[:, 2, 1, :, 3:8, 3:8] = 0
-    cleaned = clean(noisy, fuse_background(estimate_background(noisy, range(3)), noisy.cameras[0, 0]))
+    fused = fuse_background(estimate_background(noisy, range(3)), noisy.cameras[0, 0])
+    cleaned = clean(noisy, fused)
     assert cleaned.dynamic is None
     assert (cleaned.depth[0, 2, 1, 3:8, 3:8] == DISTANCE / 2).all()
     assert cleaned.static.float().mean() > 0.98
+    corrected = fused.background.log_depth.clone()
+    corrected[..., : WIDTH // 2] += 0.4
+    other = clean(noisy, replace(fused, background=replace(fused.background, log_depth=corrected)))
+    assert torch.equal(other.static, cleaned.static)
     assert (
         cleaned.depth[0, 2][cleaned.static[0, 2]] == cleaned.depth[0, 1][cleaned.static[0, 2]]
     ).float().mean() > 0.98

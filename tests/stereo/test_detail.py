@@ -196,6 +196,13 @@ def test_without_masks_moving_parts_keep_the_depth_of_their_instant(
         true = exact.depth[0, time]
         behind = (exact.dynamic[0, time] > 0.5) & ((fine.background.log_depth.exp() / true).log() > 0.2)
         errors.append((instant.depth[0, 0] / true).log().abs()[behind])
+    batch = batch_at(exact, transforms, 3)
+    painted = replace(batch, images=batch.images.clone())
+    painted.images[..., 64:] = 1 - painted.images[..., 64:]
+    other = fine_instant(cleaned.at_times(3, 4), painted, fine, None)
+    was_static = instant.static[..., 66:]
+    assert int(was_static.sum()) > 1000
+    assert float(other.static[..., 66:][was_static].float().mean()) < 0.2
     error = torch.cat(errors)
     assert len(error) > 100
     assert float(error.median()) < 0.05
