@@ -5,7 +5,7 @@ Folders for pictures may not lie directly in a scene, where they would be views 
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -65,6 +65,13 @@ class Discovery:
         """Return the recordings by name, with those that are left out."""
         others = (one.candidate for one in self.left_out)
         return {candidate.name: candidate for candidate in (*others, *self.candidates)}
+
+    def with_cameras(self, names: Collection[str]) -> "Discovery":
+        """Return it with those left out as previews as views, if their names are among the given ones of cameras."""
+        kept = [one for one in self.left_out if one.kind == layout.SHOWN and one.candidate.name in names]
+        candidates = (*self.candidates, *(one.candidate for one in kept))
+        views = _distinct(sorted(candidates, key=lambda candidate: natural_key(candidate.name)))
+        return replace(self, candidates=views, left_out=tuple(one for one in self.left_out if one not in kept))
 
 
 def discover(folder: Path, calibration: Path | None = None, sync: str = "") -> Discovery:
@@ -143,7 +150,8 @@ def _views(folder: Path, entries: _Entries) -> tuple[list[Candidate], list[LeftO
         InputError: if there is no view.
     """
     candidates, folders, left = [*entries.recordings], [*entries.folders], []
-    below = _below(folders) if all(layout.is_no_camera(candidate.name) for candidate in candidates) else {}
+    are_none = all(layout.is_no_camera(each.name) or layout.is_shown(each.name) for each in candidates)
+    below = _below(folders) if are_none else {}
     if _are_cameras(below):
         for entry, (kept, more) in below.items():
             folders.remove(entry)
@@ -155,7 +163,7 @@ def _views(folder: Path, entries: _Entries) -> tuple[list[Candidate], list[LeftO
         for names in entries.ignored.values():
             names[:] = [name for name in names if folder / name not in loose.files]
     elif below:
-        candidates = [candidate for candidate in candidates if not layout.is_shown(candidate.name)]
+        candidates = []
     for entry in folders:
         entries.ignored[_folder_without_images(entry)].append(entry.name)
     if not candidates:
@@ -196,7 +204,9 @@ def _below(folders: list[Path]) -> dict[Path, tuple[list[Candidate], list[LeftOu
     """Return the recordings below folders that may be those of single cameras."""
     may_be = [entry for entry in folders if not (entry / _RESULT).is_file() and not layout.is_no_camera(entry.name)]
     found = {entry: layout.recordings_below(entry) for entry in may_be}
-    return {entry: views for entry, views in found.items() if views[0]}
+    found = {entry: views for entry, views in found.items() if views[0]}
+    cameras = [entry for entry, (kept, _) in found.items() if len(kept) == 1 or not layout.is_shown(entry.name)]
+    return {entry: found[entry] for entry in cameras} or found
 
 
 def _are_cameras(below: dict[Path, tuple[list[Candidate], list[LeftOut]]]) -> bool:
@@ -317,7 +327,7 @@ def _no_videos(folder: Path, below: dict[Path, int], ignored: list[Notice]) -> I
         give = f"give the folder '{best[0]}'" if len(best) == 1 else "give one of these folders"
         if len(below) > 1 and all(CAMERA_NAME.fullmatch(entry.name) for entry in below):
             give, each = "put the recordings of one take into a folder, one per camera", ""
-        return InputError(f"no videos in '{folder}', but {found}", give + each)
+        return InputError(f"no videos of cameras in '{folder}', but {found}", give + each)
     supported = "mp4, mov, mkv, webm, avi, m4v, mts and image folders"
     warnings = [notice.marked_text for notice in ignored if notice.level is Level.WARNING]
     found = "".join(f"; {text}" for text in warnings[:3])

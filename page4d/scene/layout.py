@@ -5,7 +5,7 @@ Names decide where they are plain. A recording with the name of a copy is one if
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -50,12 +50,12 @@ _BOARDS = frozenset(
     "calib calibration checkerboard chessboard charuco intri intrinsic intrinsics extri extrinsic extrinsics".split()
 )
 _PHOTOS = frozenset("photo photos figure figures docs screenshot screenshots".split())
-_SHOWN = frozenset(
-    "preview previews thumbnail thumbnails thumb thumbs grid mosaic montage collage combined merged tiled".split()
-)
-"""Words in the names of pictures that are composed of those of cameras, or made to look at them."""
+SHOWN = "named as a preview, or as composed of several views"
+_OF_ALL = "(all|cam(era)?s|views?|videos?|images?|frames)*"
+_PREVIEW = "previews?|thumb(nail)?s?|grid|mosaic|montage|collage|combined|merged|tiled|multiview|quad|sidebyside"
+_SHOWN = re.compile(rf"{_OF_ALL}(({_PREVIEW}){_OF_ALL})+(\d+x\d+)?")
+"""Names, without what separates words, of pictures composed of those of cameras, or made to look at them."""
 
-_OF_ALL = frozenset(("", *"all cameras cams views multi side by synced synchronized".split()))
 _COLORS = frozenset("color colors colour colours rgb".split())
 _OTHER_LIGHT = frozenset("ir infra infrared nir swir lwir thermal uv mono gray grey event events".split())
 """Words in the names of what other sensors of a camera record."""
@@ -194,8 +194,13 @@ def takes_notice(chosen: Sequence[Candidate], lengths: Sequence[float]) -> tuple
 
 
 def is_no_camera(name: str) -> bool:
-    """Return whether a recording or folder is named as one of maps, images of a calibration or previews."""
-    return bool(_words(name) & (_MAPS | _BOARDS)) or is_shown(name)
+    """Return whether a folder is named as one of maps or images of a calibration."""
+    return bool(_words(name) & (_MAPS | _BOARDS))
+
+
+def is_shown(name: str) -> bool:
+    """Return whether a name is that of a preview, as `all_cameras_grid` and `preview 2x2`; `grid1` is a camera."""
+    return _SHOWN.fullmatch(re.sub(r"[\W_]", "", name.lower())) is not None
 
 
 def image_view(folder: Path, label: str, suffixes: frozenset[str] = IMAGE_SUFFIXES) -> Candidate | None:
@@ -379,17 +384,14 @@ def cameras_alone(candidates: Sequence[Candidate]) -> tuple[list[Candidate], lis
     They are kept where there is nothing else.
     """
     kept, left = list(candidates), []
-    for names, kind, level in (
-        (_MAPS, MAPS, Level.INFO),
-        (_BOARDS, "images of a calibration", Level.WARNING),
-        (_PHOTOS, "named as photos or figures", Level.WARNING),
-        (_SHOWN, "named as a preview, or as composed of several views", Level.WARNING),
-    ):
-        named = [candidate for candidate in kept if _words(candidate.label) & names]
-        if names is _PHOTOS:
-            named = [candidate for candidate in named if candidate.files]
-        if names is _SHOWN:  # those with the name of a camera are its copies, if there is a larger one
-            named = [candidate for candidate in named if is_shown(candidate.name)]
+    rules: tuple[tuple[Callable[[Candidate], object], str, Level], ...] = (
+        (lambda each: _words(each.label) & _MAPS, MAPS, Level.INFO),
+        (lambda each: _words(each.label) & _BOARDS, "images of a calibration", Level.WARNING),
+        (lambda each: each.files and _words(each.label) & _PHOTOS, "named as photos or figures", Level.WARNING),
+        (lambda each: is_shown(each.name), SHOWN, Level.WARNING),
+    )
+    for is_named, kind, level in rules:
+        named = [candidate for candidate in kept if is_named(candidate)]
         if len(named) < len(kept):
             left += [LeftOut(candidate=candidate, kind=kind, level=level) for candidate in named]
             kept = [candidate for candidate in kept if candidate not in named]
@@ -402,12 +404,6 @@ def cameras_alone(candidates: Sequence[Candidate]) -> tuple[list[Candidate], lis
         left += found
         kept = [candidate for candidate in kept if candidate not in [one.candidate for one in found]]
     return kept, left
-
-
-def is_shown(name: str) -> bool:
-    """Return whether a name has words of previews and of all cameras, and no others but numbers."""
-    words = {re.sub(r"\d+x?", "", word) for word in _words(name)}
-    return bool(words & _SHOWN) and words <= _SHOWN | _FRAMES | _OF_ALL
 
 
 def _images_of_views(candidates: Sequence[Candidate]) -> list[LeftOut]:

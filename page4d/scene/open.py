@@ -12,6 +12,7 @@ from page4d.conventions import METRIC_DEPTH_SCALE, Scale
 from page4d.errors import InputError, Level, Notice, UsageError, listed, one_per_fact, unknown_name
 from page4d.formats.calibrations import read_calibration
 from page4d.io.folders import given_path
+from page4d.io.input_files import composed
 from page4d.options import SceneOptions
 from page4d.scene.batches import depth_scale_notices
 from page4d.scene.calibration import (
@@ -26,7 +27,7 @@ from page4d.scene.clocks import Synchronisation, start_of_clock, synchronise
 from page4d.scene.discover import discover, select_views
 from page4d.scene.identity import FileIdentity, identify
 from page4d.scene.images import ImageFolderSource, content_notices, probe_image_folder, time_by_name, time_by_number
-from page4d.scene.layout import Candidate, takes_notice
+from page4d.scene.layout import SHOWN, Candidate, takes_notice
 from page4d.scene.probe import probe_video
 from page4d.scene.records import Clock, FrameSource, Scene, View, ViewCamera
 from page4d.scene.sidecar_values import check_depth, check_masks
@@ -56,6 +57,11 @@ def open_scene(
     folder = given_path(folder, "scene")
     options = replace(options or SceneOptions(), **changes)
     found = discover(folder, options.calibration, options.sync)
+    by_name = options.calibration_match is CalibrationMatch.NAME and not isinstance(options.views, tuple)
+    if by_name and options.calibration is not None and any(one.kind == SHOWN for one in found.left_out):
+        alone = [candidate.name for candidate in found.candidates]
+        cameras = read_calibration(options.calibration, options.calibration_unit, alone).names
+        found = found.with_cameras([composed(name) for name in cameras])
     chosen, view_notices = select_views(found, options.views, folder)
     names = tuple(candidate.name for candidate in chosen)
     all_names = tuple(dict.fromkeys((*(candidate.name for candidate in found.candidates), *names)))

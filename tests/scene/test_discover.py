@@ -185,7 +185,7 @@ def test_a_subfolder_with_the_videos_is_named(tmp_path):
     with pytest.raises(InputError) as caught:
         discover(tmp_path)
     found = f"'{tmp_path / 'videos'}' has 3, two 2"
-    assert caught.value.message == f"no videos in '{tmp_path}', but {found}"
+    assert caught.value.message == f"no videos of cameras in '{tmp_path}', but {found}"
     assert caught.value.hint.startswith(f"give the folder '{tmp_path / 'videos'}', or put one recording of every")
 
 

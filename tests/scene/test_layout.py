@@ -208,7 +208,10 @@ def small(name: str) -> Tree:
                 {"cam1": 0, "cam2": 1},
                 [f"left out {name}.mp4: named as a preview, or as composed of several views"],
             )
-            for name in ("preview", "all_cameras_grid", "preview_2x2", "Combined Video")
+            for name in (
+                *("preview", "all_cameras_grid", "preview_2x2", "Combined Video", "Grid-all-views 1280x720"),
+                *("side_by_side", "SideBySide", "quad view", "multi_view", "multiview"),
+            )
         ),
         (
             tree("1/x.mp4", "2/y.mp4", "preview.mp4"),
@@ -218,6 +221,13 @@ def small(name: str) -> Tree:
         (tree("grid.mp4", "mosaic.mp4"), {"grid": 0, "mosaic": 1}, []),
         (tree("cam1.mp4", "cam3 grid.mp4", "grid left.mp4"), {"cam1": 0, "cam3 grid": 1, "grid left": 2}, []),
         (tree("1/preview.mp4", "2/preview.mp4"), {"1": 0, "2": 1}, []),
+        (
+            tree("1/x.mp4", "2/y.mp4", "preview/all.mp4"),
+            {"1": 0, "2": 1},
+            ["left out preview/all.mp4: named as a preview, or as composed of several views"],
+        ),
+        (tree("grid1.mp4", "grid2.mp4", "wall1.mp4"), {"grid1": 0, "grid2": 1, "wall1": 2}, []),
+        (tree("all.mp4", "left.mp4", "side.mp4"), {"all": 0, "left": 1, "side": 2}, []),
         (
             tree("a_rgb.mp4", "a_ir.mp4", "b.mp4", "b_infra1.mp4", "b_infra2.mp4", "c_thermal.mp4"),
             {"a_rgb": 0, "b": 2, "c_thermal": 5},
@@ -347,6 +357,9 @@ def test_copies_chapters_and_maps_are_no_views(files: Tree, views: dict[str, int
         ),
         (tree("cam_{t:04}.png"), "no videos", "it contains 3 images"),
         (tree("preview.mp4", "videos/a.mp4", "videos/b.mp4"), "videos' has 2", "give the folder"),
+        (tree("preview/a.mp4", "preview/b.mp4"), "preview' has 2", "give the folder"),
+        (tree("grid.mp4", "depth.mp4", "cam1/x.mp4"), "no videos of cameras in", "cam1'"),
+        (tree("grid/x.mp4", "thumbs/x.mp4"), "grid' has 1", "give the folder"),
         (tree("rig/0_{t:05}.png", "rig/1_{t:05}.png"), "0_*.png (3), 1_*.png (3)", "a folder of its own"),
         (tree("r/u_{t:05}_00.png", "r/u_{t:05}_01.png"), "r/u_*_*.png: names with 3 x 2 numbers", "one number each"),
         (tree("c/{t}.png", "c/{t}.jpg"), "several series of images: *.jpg (3), *.png (3)", "a folder of its own"),
@@ -430,6 +443,31 @@ def test_messages_name_the_camera_of_a_file_in_its_folder(tmp_path: Path):
     (tmp_path / "b" / "GX010012.MP4").write_bytes(b"no video")
     with pytest.raises(InputError, match=r"b: GX010012\.MP4"):
         open_scene(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("files", "of_calibration", "views", "expected"),
+    [
+        ("index.mp4 thumb.mp4 wrist.mp4", "index thumb wrist", None, "index thumb wrist"),
+        ("index.mp4 thumb.mp4 wrist.mp4", "index wrist", None, "index wrist"),
+        ("index.mp4 thumb.mp4 wrist.mp4", "index thumb wrist", ("thumb", "index"), "thumb index"),
+        ("index.mp4 thumb.mp4 wrist.mp4", "index thumb wrist", 2, "index thumb"),
+        ("cam2/x.mp4 cam3/x.mp4 grid/x.mp4", "cam2 cam3 grid", None, "cam2 cam3 grid"),
+        ("cam2/x.mp4 cam3/x.mp4 grid/x.mp4", "", ("grid", "cam2"), "grid cam2"),
+        ("cam2/x.mp4 cam3/x.mp4 previews/a.mp4 previews/b.mp4", "", None, "cam2 cam3"),
+    ],
+)
+def test_previews_are_views_if_the_calibration_or_the_user_names_them(
+    files: str, of_calibration: str, views: int | tuple[str, ...] | None, expected: str, tmp_path: Path
+):
+    write_tree(tmp_path / "s", tree(*files.split()))
+    calibration = tmp_path / "rig.json"
+    camera = {"K": np.diag([90.0, 90, 1]).tolist(), "R": np.eye(3).tolist(), "image_size": [64, 48], "unit": "m"}
+    cameras = {name: camera | {"t": [count, 0.0, 0.0]} for count, name in enumerate(of_calibration.split())}
+    calibration.write_text(json.dumps(cameras))
+    scene = open_scene(tmp_path / "s", calibration=calibration if cameras else None, views=views)
+    assert " ".join(scene.view_names) == expected
+    assert sum(view.camera is not None for view in scene.views) == len({*scene.view_names} & {*cameras})
 
 
 def test_a_copy_is_used_if_it_is_selected(tmp_path: Path):
