@@ -210,7 +210,7 @@ def da3_mids(run: Run, recorder: Recorder) -> dict[str, Tensor]:
     """Return tokens of the trunk; blocks from the one before the trunk on process the reference view first."""
     config, (batch, count) = run.network.config, run.images.shape[:2]
     tokens = recorder.of("encoder").class_tokens.unflatten(0, (batch, count))
-    chosen = select_reference(config.reference_view, tokens)
+    chosen = select_reference(tokens)
     reference = torch.zeros_like(chosen) if run.name else chosen
     others = torch.ones(batch, count, dtype=torch.bool).scatter_(1, reference[:, None], value=False)
     order = torch.cat([reference[:, None], others.nonzero()[:, 1].reshape(batch, -1)], dim=1)
