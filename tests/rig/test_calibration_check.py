@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
 
+from page4d.conventions import Scale
 from page4d.output.rig_record import CalibrationCheckRecord
 from page4d.rig.calibration_check import calibrated_cameras, check_calibration
 from page4d.rig.epipolar import RelativePose
@@ -186,11 +187,10 @@ def test_of_two_cameras_at_one_pose_the_wrong_one_is_to_be_corrected() -> None:
     assert "correct the pose of cam02" in finding.fix
 
 
-@pytest.mark.slow
 def test_a_displaced_camera_is_named() -> None:
     cameras, people = rig(9)
     moved = cameras[1].placed(cameras[1].rotation, cameras[1].center + np.array([1.0, 0.8, 0.5]))
-    (finding,) = check_calibration(NAMES, [cameras[0], moved, *cameras[2:]], people, unit="m").findings
+    (finding,) = check_calibration(NAMES, [cameras[0], moved, *cameras[2:]], people, scale=Scale.METRIC).findings
     assert finding.views == ("cam02",)
     assert re.match(r"cam02 is 1\.\d+ m from its place", finding.what)
 
