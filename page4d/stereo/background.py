@@ -101,7 +101,7 @@ def median_of_maps(values: Float[Tensor, "T *C H W"], weight: Float[Tensor, "T *
     )
 
 
-_MIN_COLOR_STD = 0.01
+MIN_COLOR_STD = 0.01
 """Lower bound on the noise of colors in [0, 1]: compression hides the noise of flat areas."""
 
 _EQUAL_EVIDENCE = 3.0
@@ -151,7 +151,7 @@ def sharpen_motion(
             if not bool(static.any()):
                 continue
             difference = _color_difference(images[time, view], background.color[view], static)
-            deviation = difference / background.color_std[view].clamp(min=_MIN_COLOR_STD)
+            deviation = difference / background.color_std[view].clamp(min=MIN_COLOR_STD)
             evidence = (_SLOPE * (deviation - _EQUAL_EVIDENCE)).clamp(_FOR_STATIC, _FOR_MOVING)
             prior = dynamic[time, view].clamp(_SURE, 1 - _SURE).logit()
             sharpened[time, view] = torch.where(known, (prior + evidence).sigmoid(), dynamic[time, view])
@@ -181,7 +181,7 @@ def color_deviation(images: Float[Tensor, "V 3 H W"], background: Background) ->
     for view, known in enumerate(background.known):
         if bool(known.any()):
             std = background.color_std[view]
-            std = std.clamp(max=_MAX_COLOR_NOISE * std[known].median()).clamp(min=_MIN_COLOR_STD)
+            std = std.clamp(max=_MAX_COLOR_NOISE * std[known].median()).clamp(min=MIN_COLOR_STD)
             difference = _color_difference(images[view], background.color[view], known)
             found[view] = torch.where(known, difference / (_SAME_COLOR * std), torch.inf)
     return found

@@ -21,6 +21,7 @@ from page4d.geometry.warp import compared_views, measure_agreement, sample
 from page4d.records import Predictions
 from page4d.scene.batches import FrameBatch
 from page4d.stereo.background import (
+    MIN_COLOR_STD,
     Background,
     color_deviation,
     median_of_maps,
@@ -225,7 +226,6 @@ _STILL = 1e-3
 _STATIC_STD = 3.0
 """Deviation of an instant from the color of the background, in standard deviations, up to which it shows it."""
 
-_MIN_COLOR_STD = 0.01
 _MIN_WEIGHT = 1e-3
 
 Samples = Callable[[int], Float[Tensor, "N 3 _ _"]]
@@ -422,7 +422,7 @@ def _background_color(
     An instant counts where it has the color of the background at network pixels.
     """
     color = torch.stack([_bilinear(channel, network, transform) for channel in background.color[view]])
-    limit = _STATIC_STD * _bilinear(background.color_std[view].clamp(min=_MIN_COLOR_STD), network, transform)
+    limit = _STATIC_STD * _bilinear(background.color_std[view].clamp(min=MIN_COLOR_STD), network, transform)
     smooth = functional.avg_pool2d(pictures, 3, stride=1, padding=1, count_include_pad=False)
     weight = ((smooth - color).abs().mean(dim=1) <= limit).to(pictures) + _MIN_WEIGHT
     fused = median_of_maps(pictures, weight[:, None])
