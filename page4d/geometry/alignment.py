@@ -285,18 +285,13 @@ _INSTANTS = 4
 _MIN_DEPTH = 1e-6
 
 
-def disagreement_deg(found: Cameras, known: Cameras) -> float:
-    """Return the median error of the relative rotations of all pairs of views; cameras are [T, V]."""
-    if found.world_to_camera.shape[-3] < 2:
-        return 0.0
-    size, device = (found.world_to_camera.shape[-3],) * 2, found.world_to_camera.device
-    first, second = torch.triu_indices(*size, offset=1, device=device)
-
-    def relative(cameras: Cameras) -> Tensor:
-        rotation = cameras.world_to_camera[..., :3, :3].double()
-        return rotation[:, first] @ rotation[:, second].transpose(-1, -2)
-
-    return float(torch.rad2deg(rotation_angle(relative(found), relative(known))).quantile(0.5))
+def disagreement_deg(found: Float[Tensor, "*T V 4 4"], known: Float[Tensor, "*T V 4 4"]) -> float:
+    """Return the median error of the relative rotations of all pairs of views (`world_to_camera`); 0 of one view."""
+    number = found.shape[-3]
+    first, second = torch.triu_indices(number, number, offset=1, device=found.device)
+    rotations = [poses[..., :3, :3].double() for poses in (found, known)]
+    relative = [rotation[..., second, :, :] @ rotation[..., first, :, :].mT for rotation in rotations]
+    return float(torch.rad2deg(rotation_angle(*relative)).median()) if number > 1 else 0.0
 
 
 def confident(confidence: Float[Tensor, "T H W"]) -> Bool[Tensor, "T H W"]:

@@ -6,17 +6,15 @@ from math import isfinite
 from typing import Literal, NamedTuple
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from page4d.choices import CameraMotion
 from page4d.errors import Notice
-from page4d.geometry.camera import Cameras
-from page4d.geometry.rotation import rotation_angle
+from page4d.geometry.alignment import disagreement_deg
 from page4d.networks.ood import OOD_MESSAGES
 from page4d.output.record import OOD_WARNING, DomainRecord
 from page4d.run.plan import RunPlan
 from page4d.run.predictor import PredictedChunk
+from page4d.run.rig_residuals import compared_instants
 from page4d.weights.catalogue import CatalogueEntry, licence_and_size
 
 _GRADES = ((1.0, 5.0, "slightly"), (1.3, 15.0, "clearly"), (2.0, 45.0, "far"))
@@ -48,9 +46,6 @@ _MAX_REASONS = 2
 
 Warnings stay within three lines; `run.json` holds all indicators.
 """
-
-_MAX_INSTANTS = 8
-"""Maximum number of instants of a chunk whose cameras are compared, spread evenly over it."""
 
 
 class KnownCameras(NamedTuple):
@@ -191,8 +186,7 @@ def domain_of(predicted: PredictedChunk, plan: RunPlan) -> Domain:
 
 
 def _known_cameras(predicted: PredictedChunk, plan: RunPlan) -> KnownCameras | None:
-    cameras, predicts = predicted.predictions.cameras[0], not plan.predictor.uses_rig_cameras
-    registration = plan.evidence.registration
+    found, registration = predicted.predictions.cameras.world_to_camera[0], plan.evidence.registration
     if predicted.rig is not None:
         known, views = predicted.rig[0].world_to_camera, list(range(plan.scene.num_views))
     elif registration is not None:
@@ -201,31 +195,17 @@ def _known_cameras(predicted: PredictedChunk, plan: RunPlan) -> KnownCameras | N
             return None
         views = list(placed)
         poses = torch.stack([camera.world_to_camera.reshape(-1, 4, 4)[0] for camera in placed.values()])
-        known = poses.expand(len(cameras.intrinsics), -1, -1, -1)
+        known = poses.expand(len(found), -1, -1, -1)
     else:
         return None
     used = [place for place, view in enumerate(views) if view in predicted.predictions.shown_views]
-    known, views = known[:, used], [views[place] for place in used]
+    few, is_compared = compared_instants(len(found)), len(used) > 1 and not plan.predictor.uses_rig_cameras
+    pairs = (found[few][:, [views[place] for place in used]], known[few][:, used])
     return KnownCameras(
         source="calibrated" if registration is None else "registered",
         are_used=plan.world.is_fixed,
-        disagreement_deg=pair_rotation_error(cameras, known, views) if predicts else None,
+        disagreement_deg=disagreement_deg(*pairs) if is_compared else None,
     )
-
-
-def pair_rotation_error(found: Cameras, known: Float[Tensor, "T W 4 4"], views: list[int]) -> float | None:
-    """Return the median angle in degrees between relative rotations of pairs of views; None without a pair.
-
-    `known` holds the poses of `views`, in any world.
-    """
-    if len(views) < 2:
-        return None
-    chosen = torch.arange(len(known))[:: -(-len(known) // _MAX_INSTANTS)]
-    first, second = torch.combinations(torch.arange(len(views))).unbind(1)
-    poses = (found.world_to_camera[chosen][:, views], known[chosen])
-    rotations = [pose[..., :3, :3].double().cpu() for pose in poses]
-    relative = [rotation[:, second] @ rotation[:, first].mT for rotation in rotations]
-    return float(torch.rad2deg(rotation_angle(*relative)).median())
 
 
 def _camera_options(plan: RunPlan) -> str:

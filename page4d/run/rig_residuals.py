@@ -29,10 +29,15 @@ _AGREEMENT_SHARE = 0.2
 third times the largest residual of the others, which must agree to within the last two."""
 
 
+def compared_instants(num_times: int) -> slice:
+    """Return the instants of a chunk whose cameras are compared."""
+    return slice(None, None, -(-num_times // _MAX_INSTANTS))
+
+
 def compare_rigs(found: Cameras, known: Cameras, view_names: Sequence[str], shown: Sequence[int]) -> ResidualsRecord:
     """Compare predicted cameras [T, V] with calibrated ones after a robust similarity of the views that are shown."""
-    chosen = torch.arange(len(found.intrinsics))[:: -(-len(found.intrinsics) // _MAX_INSTANTS)]
-    poses = [cameras.world_to_camera[chosen].double() for cameras in (found, known)]
+    few = compared_instants(len(found.intrinsics))
+    poses = [cameras.world_to_camera[few].double() for cameras in (found, known)]
     size, views = _extent(poses[1]), list(shown)
     rotation, distance = _residuals(poses[0], poses[1], views)
     place = _at_fault(poses[0][:, views], poses[1][:, views], rotation[views], distance[views], size)

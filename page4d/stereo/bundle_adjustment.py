@@ -514,14 +514,13 @@ _MIN_GAIN = 1e-9
 
 @dataclass(frozen=True, kw_only=True)
 class BundleAdjustment:
-    """Adjusted cameras and depths, and the relative decrease of the cost in [0, 1].
+    """Adjusted cameras and depths.
 
     `parameters` are the same in the parametrization of the adjustment, from which another one can continue.
     """
 
     cameras: Cameras
     depth: Float[Tensor, "B N P"]
-    gain: Float[Tensor, " B"]
     parameters: Parameters
 
     def with_focal_of_prior(self) -> "BundleAdjustment":
@@ -561,10 +560,7 @@ def adjust_bundle(
     before, after = (problem.cost(one, kernels[-1]) for one in (problem.start, parameters))
     better = after < before - _MIN_GAIN
     kept = Parameters(*(choose_scenes(better, new, old) for new, old in zip(parameters, problem.start, strict=True)))
-    gain = torch.where(better, 1 - after / before, 0.0)
-    return BundleAdjustment(
-        cameras=problem.cameras_of(kept), depth=problem.depth_of(kept), gain=gain, parameters=kept
-    )
+    return BundleAdjustment(cameras=problem.cameras_of(kept), depth=problem.depth_of(kept), parameters=kept)
 
 
 def _kernels(widest: float, narrowest: float, number: int) -> list[float]:

@@ -312,12 +312,9 @@ def fine_instant(
     if fused is not None and dynamic is not None:
         static = fused.background.known & (dynamic <= DYNAMIC_THRESHOLD)
     elif fused is not None and coarse.static is not None:
-        static = _padded(
-            [_nearest(one, *place) for one, place in zip(coarse.static[0, 0], places, strict=True)], size
-        )
+        static = _on_pictures(coarse.static[0, 0], places, size)
         static = static & (color_deviation(batch.images[0, 0], fused.background) <= 1)
-    shown = [_nearest(one, *place) for one, place in zip(coarse.valid[0, 0], places, strict=True)]
-    valid = batch.valid[0, 0] & _padded(shown, size)
+    valid = batch.valid[0, 0] & _on_pictures(coarse.valid[0, 0], places, size)
     own = valid & ~static
     views = [_coarse_view(coarse, view, is_static=fused is not None) for view in range(len(transforms))]
     regions = [covering_regions(mask) for mask in own]
@@ -393,19 +390,14 @@ def _fine_motion(
         return batch.dynamic[0, 0]
     size = (batch.images.shape[-2], batch.images.shape[-1])
     places = list(zip(coarse.pixel_transforms, batch.pixel_transforms, strict=True))
-    upsampled = [_bilinear(one, *place) for one, place in zip(coarse.dynamic[0, 0], places, strict=True)]
-    dynamic = _padded(upsampled, size)
+    dynamic = _on_pictures(coarse.dynamic[0, 0], places, size, _bilinear)
     if fused is None:
         return dynamic
     dynamic = sharpen_motion(dynamic[None], batch.images[0], fused.background)[0]
     # Colors were evidence at network pixels already: beyond one of these from an outline they count no more.
     highest = functional.max_pool2d(coarse.dynamic[0, 0][:, None], 3, stride=1, padding=1)[:, 0]
     lowest = -functional.max_pool2d(-coarse.dynamic[0, 0][:, None], 3, stride=1, padding=1)[:, 0]
-    bounds = (
-        _padded([_nearest(one, *place) for one, place in zip(maps, places, strict=True)], size)
-        for maps in (lowest, highest)
-    )
-    dynamic = dynamic.clamp(*bounds)
+    dynamic = dynamic.clamp(*(_on_pictures(maps, places, size) for maps in (lowest, highest)))
     areas = [(max(fine.content_size) / max(network.content_size)) ** 2 for network, fine in places]
     return torch.stack([without_specks(one, area) for one, area in zip(dynamic, areas, strict=True)])
 
@@ -456,6 +448,16 @@ def _nearest(values: Tensor, network: PixelTransform, transform: PixelTransform)
         for axis, side in zip(_network_axes(network, transform), values.shape, strict=True)
     )
     return values[rows[:, None], columns]
+
+
+def _on_pictures(
+    maps: Tensor,
+    places: Sequence[tuple[PixelTransform, PixelTransform]],
+    size: tuple[int, int],
+    resample: Callable[[Tensor, PixelTransform, PixelTransform], Tensor] = _nearest,
+) -> Tensor:
+    """Bring maps [V, h, w] from network pixels to those of pictures, by the transforms of both, on one canvas."""
+    return _padded([resample(one, *place) for one, place in zip(maps, places, strict=True)], size)
 
 
 def _padded(maps: Sequence[Tensor], size: tuple[int, int]) -> Tensor:

@@ -122,7 +122,6 @@ def run_refinement(
     finer: int,
     conditioning: Conditioning = NO_CONDITIONING,
     images: Images | None = None,
-    priors: Priors = _PRIORS,
     sigma_cells: float = _SIGMA_CELLS,
     descriptors: DenseDescriptors | None = None,
     static: Sequence[StaticDepth] | None = None,
@@ -138,7 +137,7 @@ def run_refinement(
     pose, intrinsics = output.world_to_camera, output.intrinsics
     if not views or pose is None or intrinsics is None:
         return Refinement(output)
-    priors = _priors_of(priors, views)
+    priors = _priors_of(views)
     if conditioning.intrinsics is not None:
         priors, intrinsics = replace(priors, log_focal=0.0), conditioning.intrinsics
     known = conditioning.world_to_camera
@@ -344,7 +343,8 @@ def _without_wrong_cameras(
             return of_static, evidence.prior_depth
     found, rig = state.cameras.by_time(evidence.num_times), known.by_time(evidence.num_times)
     for scene in range(len(depth)):
-        if disagreement_deg(found[scene], rig[scene]) > MAX_DISAGREEMENT_DEG:
+        poses = (cameras[scene].world_to_camera for cameras in (found, rig))
+        if disagreement_deg(*poses) > MAX_DISAGREEMENT_DEG:
             maps = [view.depth[scene, :, 0] for view in evidence.views]
             masks = [confident(view.confidence[scene]) for view in evidence.views]
             agreeing = agreeing_scale(rig[scene], maps, masks)
@@ -366,14 +366,13 @@ def _of_views(images: Images, views: Sequence[ViewPrediction]) -> tuple[Float[Te
     return tuple(image.to(view.depth.device).float() for view, image in zip(views, of_views, strict=True))
 
 
-def _priors_of(priors: Priors, views: Sequence[ViewPrediction]) -> Priors:
+def _priors_of(views: Sequence[ViewPrediction]) -> Priors:
     """Scale the depth prior by predicted confidence; assign images to cameras; tighten the focal of a single view."""
     uncertainty = stack_views([view.patch_confidence for view in views]) ** -_CONFIDENCE_POWER
-    log_focal = priors.log_focal if len(views) > 1 else min(priors.log_focal, _LOG_FOCAL_SINGLE_VIEW)
     return replace(
-        priors,
-        log_depth=priors.log_depth * uncertainty,
-        log_focal=log_focal,
+        _PRIORS,
+        log_depth=_PRIORS.log_depth * uncertainty,
+        log_focal=_PRIORS.log_focal if len(views) > 1 else _LOG_FOCAL_SINGLE_VIEW,
         camera_index=torch.arange(uncertainty.shape[1]) % len(views),
     )
 

@@ -78,6 +78,11 @@ class EvidenceLevel:
         """The images of a rig; None for a single view, which has no other view to compare with."""
         return self.images if len(self.views) > 1 else None
 
+    def corrected_depth(self, log_correction: Sequence[Float[Tensor, "B T _ _"]]) -> list[Float[Tensor, "B T _ _"]]:
+        """Return the depth of every view in float32, multiplied by factors given as logarithms."""
+        pairs = zip(self.views, log_correction, strict=True)
+        return [view.depth[:, :, 0].float() * correction.float().exp() for view, correction in pairs]
+
 
 class Kept(NamedTuple):
     """Whether held-out evidence supports the adjusted poses, and the adjusted focal lengths, of each scene."""
@@ -124,10 +129,7 @@ class RefinementState:
     @property
     def depth(self) -> list[Float[Tensor, "B T _ _"]]:
         """Refined depth of every view in float32, in the unit of `cameras`."""
-        return [
-            view.depth[:, :, 0].float() * correction.float().exp()
-            for view, correction in zip(self.evidence.views, self.log_correction, strict=True)
-        ]
+        return self.evidence.corrected_depth(self.log_correction)
 
     @property
     def rig_depth(self) -> list[Float[Tensor, "B T _ _"]]:
@@ -181,10 +183,7 @@ def upsample_patches(evidence: EvidenceLevel, depth: Float[Tensor, "B N P"]) -> 
 
 def predicted_depth(evidence: EvidenceLevel, patch_depth: Float[Tensor, "B N P"]) -> list[Float[Tensor, "B T _ _"]]:
     """Return the depth of every pixel in float32: the network's, corrected to the depth of patch centers."""
-    return [
-        view.depth[:, :, 0].float() * correction.float().exp()
-        for view, correction in zip(evidence.views, upsample_patches(evidence, patch_depth), strict=True)
-    ]
+    return evidence.corrected_depth(upsample_patches(evidence, patch_depth))
 
 
 def _upsample(view: ViewPrediction, ratio: Float[Tensor, "B T P"]) -> Float[Tensor, "B T H W"]:

@@ -207,15 +207,15 @@ def sweep_planes(
 class Windows(NamedTuple):
     """Images, and the means of colors over the windows of their pixels, with the variance."""
 
-    images: Float[Tensor, "B 3 H W"]
-    mean: Float[Tensor, "B 3 H W"]
-    variance: Float[Tensor, "B H W"]
+    images: Float[Tensor, "*B 3 H W"]
+    mean: Float[Tensor, "*B 3 H W"]
+    variance: Float[Tensor, "*B H W"]
 
     @classmethod
-    def of(cls, images: Float[Tensor, "B 3 H W"]) -> "Windows":
+    def of(cls, images: Float[Tensor, "*B 3 H W"]) -> "Windows":
         """Return the windows of images."""
         mean = window_means(images, _WINDOW)
-        return cls(images, mean, window_means(images.square().sum(dim=1), _WINDOW) - mean.square().sum(dim=1))
+        return cls(images, mean, window_means(images.square().sum(dim=-3), _WINDOW) - mean.square().sum(dim=-3))
 
 
 def correlate(
@@ -240,12 +240,10 @@ def correlate(
     for start in range(0, len(factors), at_once):
         part = slice(start, start + at_once)
         grid, target_depth = warp.at(depth[:, None] * factors[part], _MIN_DEPTH)  # B K H W
-        images = sample_grid(target, grid).transpose(1, 2)  # B K 3 H W
-        target_mean = window_means(images, _WINDOW)
-        target_variance = window_means(images.square().sum(dim=2), _WINDOW) - target_mean.square().sum(dim=2)
-        products = window_means((source.images[:, None] * images).sum(dim=2), _WINDOW)
-        covariance = products - (source.mean[:, None] * target_mean).sum(dim=2)
-        similarity = ncc(covariance, source.variance[:, None], target_variance, min_variance)
+        shown = Windows.of(sample_grid(target, grid).transpose(1, 2))  # B K
+        products = window_means((source.images[:, None] * shown.images).sum(dim=2), _WINDOW)
+        covariance = products - (source.mean[:, None] * shown.mean).sum(dim=2)
+        similarity = ncc(covariance, source.variance[:, None], shown.variance, min_variance)
         visible = (target_depth > _MIN_DEPTH) & (grid[..., 0].abs() < 1) & (grid[..., 1].abs() < 1)
         correlation[:, :, part] = (similarity * visible).transpose(1, 2)
     return correlation
@@ -500,8 +498,7 @@ def usable_rates(
 
 def _textured_part(picture: Float[Tensor, "3 H W"], usable: Bool[Tensor, "H W"]) -> tuple[slice, slice]:
     """Return the part of half the height and width with the most texture in usable pixels."""
-    mean, square = window_means(picture[None], _WINDOW), window_means(picture[None].square().sum(dim=1), _WINDOW)
-    texture = (square - mean.square().sum(dim=1)).clamp(min=0).sqrt() * usable
+    texture = Windows.of(picture[None]).variance.clamp(min=0).sqrt() * usable
     size, step = (tuple(max(1, side // share) for side in usable.shape) for share in (2, 4))
     sums = functional.avg_pool2d(texture, size, step)[0]
     starts = torch.stack(torch.unravel_index(sums.argmax(), sums.shape)).tolist()

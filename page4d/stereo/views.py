@@ -118,13 +118,10 @@ def matched_views(views: Sequence[ViewPrediction], place: int) -> list[int]:
 
 def neighbour_views(views: Sequence[ViewPrediction], place: int) -> list[int]:
     """Return the matched views, then the nearest in cyclic order, up to a maximum number."""
-    matched, num_views = matched_views(views, place), len(views)
-
-    def separation(other: int) -> int:
-        return min((other - place) % num_views, (place - other) % num_views)
-
-    rest = [other for other in range(num_views) if other != place and other not in matched]
-    return [*matched, *sorted(rest, key=separation)][: min(num_views - 1, MAX_NEIGHBOURS)]
+    matched, number = matched_views(views, place), len(views)
+    rest = [other for other in range(number) if other != place and other not in matched]
+    rest.sort(key=lambda other: min((other - place) % number, (place - other) % number))
+    return [*matched, *rest][:MAX_NEIGHBOURS]
 
 
 def stack_views(

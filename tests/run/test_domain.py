@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from page4d.choices import CameraMotion, Poses
-from page4d.geometry.camera import Cameras
+from page4d.geometry.alignment import disagreement_deg
 from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.io.json_records import read_model
 from page4d.networks.ood import OOD_MESSAGES
 from page4d.output.layout import OutputLayout
 from page4d.output.record import ChunkRecord, RunRecord
-from page4d.run.domain import OOD_WARNING, Domain, KnownCameras, pair_rotation_error
+from page4d.run.domain import OOD_WARNING, Domain, KnownCameras
 from page4d.run.predictor import PredictedChunk
 from page4d.run.reconstruct import reconstruct
 from page4d.scene.batches import FrameBatch
@@ -139,25 +139,20 @@ def test_the_record_survives_json_and_holds_all_indicators():
     assert Domain(kept=()).refined == []
 
 
-def cameras_of(world_to_camera: torch.Tensor) -> Cameras:
-    intrinsics = torch.eye(3).expand(*world_to_camera.shape[:2], 3, 3)
-    return Cameras(world_to_camera=world_to_camera, intrinsics=intrinsics, image_size=(4, 4))
-
-
 def test_the_error_of_pairs_is_that_of_their_relative_rotations_in_any_world():
     generator = torch.Generator().manual_seed(0)
     poses = torch.eye(4).repeat(20, 4, 1, 1)
     poses[..., :3, :3] = matrix_from_rotation_vector(torch.randn(20, 4, 3, generator=generator))
     world = torch.eye(4)
     world[:3, :3] = matrix_from_rotation_vector(torch.tensor([0.3, -2.0, 1.0]))
-    assert pair_rotation_error(cameras_of(poses @ world), poses, [0, 1, 2, 3]) == pytest.approx(0, abs=1e-3)
+    assert disagreement_deg(poses @ world, poses) == pytest.approx(0, abs=1e-3)
     turned = poses.clone()
     angle = torch.tensor([0.0, math.radians(30), 0.0])
     turned[:, 1, :3, :3] = matrix_from_rotation_vector(angle) @ poses[:, 1, :3, :3]
-    found = cameras_of(turned @ world)
-    assert pair_rotation_error(found, poses[:, [1, 3]], [1, 3]) == pytest.approx(30, abs=1e-3)
-    assert pair_rotation_error(found, poses[:, [0, 3]], [0, 3]) == pytest.approx(0, abs=1e-3)
-    assert pair_rotation_error(found, poses[:, :1], [0]) is None
+    found = turned @ world
+    assert disagreement_deg(found[:, [1, 3]], poses[:, [1, 3]]) == pytest.approx(30, abs=1e-3)
+    assert disagreement_deg(found[:, [0, 3]], poses[:, [0, 3]]) == pytest.approx(0, abs=1e-3)
+    assert disagreement_deg(found[:, :1], poses[:, :1]) == 0
 
 
 class DoubtfulPredictor(TruthPredictor):

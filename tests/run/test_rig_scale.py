@@ -56,7 +56,7 @@ def test_wrong_cameras_do_not_set_the_scale_of_a_registered_rig() -> None:
     truth: Predictions = exact_predictions(capture)
     known = truth.cameras
     predicted = replace(truth, cameras=wrong(known, 1.0))
-    assert disagreement_deg(predicted.cameras[0], known[0]) > 15
+    assert disagreement_deg(predicted.cameras.world_to_camera[0], known.world_to_camera[0]) > 15
     noise = 0.03 * torch.randn(truth.depth.shape, generator=torch.Generator().manual_seed(1)).double()
     noisy = replace(predicted, depth=truth.depth * noise.exp() / UNIT)
     placed, transform = World(capture.scene(), Poses.INPUT, predictor_uses_rig=False).register(noisy, known)

@@ -140,7 +140,6 @@ def test_outliers_among_noisy_correspondences_are_rejected():
     adjusted = adjust_bundle(start, predicted, correspondences)
     assert rotation_errors(start, true)[:, 1:].median() > 5
     assert rotation_errors(adjusted.cameras, true)[:, 1:].median() < 1.5
-    assert (adjusted.gain > 0.1).all()  # the cost of outliers remains
 
 
 def test_the_first_pose_and_known_parameters_stay_fixed():
@@ -165,7 +164,6 @@ def test_fixed_cameras_give_the_depths_of_cameras_that_hardly_move(correlation_l
     held = adjust_bundle(
         cameras, start, correspondences, replace(priors, rotation_rad=1e-6, position=1e-6, log_focal=1e-6)
     )
-    assert (fixed.gain > 0.8).all()
     torch.testing.assert_close(fixed.depth, held.depth, rtol=1e-4, atol=0)
     torch.testing.assert_close(fixed.parameters.log_scale, held.parameters.log_scale, rtol=0, atol=1e-4)
 
@@ -292,7 +290,6 @@ def test_correspondences_of_weight_zero_change_nothing():
     adjusted = adjust_bundle(true, depth, nothing)
     torch.testing.assert_close(adjusted.cameras.world_to_camera, true.world_to_camera)
     torch.testing.assert_close(adjusted.depth, depth)
-    assert adjusted.gain.tolist() == [0, 0]
 
 
 def test_the_adjustment_is_independent_of_the_unit_of_length():

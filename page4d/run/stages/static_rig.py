@@ -367,7 +367,8 @@ def _aligned(average: Cameras, anchors: StaticRig, scale: Tensor) -> Sim3:
 def _scale_of_wrong(predictions: Predictions, average: Cameras, anchors: StaticRig) -> Tensor | None:
     """Return the scale at which the depth of registered views agrees, if their predicted cameras are too wrong."""
     views, instants = list(anchors.views), predictions.num_times
-    if alignment.disagreement_deg(average[views][None], anchors.cameras[None]) <= alignment.MAX_DISAGREEMENT_DEG:
+    poses = (average[views].world_to_camera, anchors.cameras.world_to_camera)
+    if alignment.disagreement_deg(*poses) <= alignment.MAX_DISAGREEMENT_DEG:
         return None
     known = replace(
         anchors.cameras,

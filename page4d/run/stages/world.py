@@ -223,9 +223,8 @@ class World(Stage[WorldState]):
         scale of the last chunk, which is predicted again.
         """
         if self._scale_is_of_depth is None and self._last_scale is None:
-            self._scale_is_of_depth = (
-                alignment.disagreement_deg(predictions.cameras[0], rig[0]) > alignment.MAX_DISAGREEMENT_DEG
-            )
+            poses = (cameras.world_to_camera[0] for cameras in (predictions.cameras, rig))
+            self._scale_is_of_depth = alignment.disagreement_deg(*poses) > alignment.MAX_DISAGREEMENT_DEG
         if self._scale_is_of_depth is False:
             return ratio
         parts = (predictions.depth, predictions.valid, predictions.depth_confidence)
