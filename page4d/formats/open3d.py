@@ -11,7 +11,7 @@ Functions that process or convert raise `CapabilityError` if Open3D cannot be lo
 if the file cannot be written.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -42,6 +42,9 @@ VOXEL_BYTES = 20
 
 TRUNCATION_VOXELS = 4.0
 """Truncation distance of the signed distance function in voxels."""
+
+_TOUCHED_STEP = 4
+"""Side in pixels of the cells of a depth map of which Open3D reads one pixel each to find blocks of voxels."""
 
 
 @dataclass(frozen=True)
@@ -131,16 +134,34 @@ def fuse_mesh(views: Iterable[DepthView], voxel_size: float) -> Mesh:
         if farthest == 0.0:
             continue
         depth, color = image(core.Tensor(view.depth)), image(core.Tensor(view.rgb.astype(np.float32)))
-        camera = (core.Tensor(view.intrinsics), core.Tensor(view.world_to_camera))
-        ranges = (1.0, farthest * 1.001, TRUNCATION_VOXELS)
-        blocks = grid.compute_unique_block_coordinates(depth, *camera, *ranges)
-        grid.integrate(blocks, depth, color, *camera, *ranges)
+        world_to_camera, ranges = core.Tensor(view.world_to_camera), (1.0, farthest * 1.001, TRUNCATION_VOXELS)
+        blocks = [
+            grid.compute_unique_block_coordinates(
+                image(core.Tensor(shifted)), core.Tensor(intrinsics), world_to_camera, *ranges
+            ).numpy()
+            for shifted, intrinsics in _shifted(view)
+        ]
+        touched = core.Tensor(np.unique(np.concatenate(blocks), axis=0))
+        grid.integrate(touched, depth, color, core.Tensor(view.intrinsics), world_to_camera, *ranges)
         is_empty = False
     found = None if is_empty else grid.extract_triangle_mesh(weight_threshold=0.0)  # fails on an empty grid
     if found is None or "positions" not in found.vertex:
         return Mesh(np.zeros((0, 3), np.float32), np.zeros((0, 3), np.uint8), np.zeros((0, 3), np.int32))
     rgb = np.rint(found.vertex.colors.numpy().clip(0, 255)).astype(np.uint8)
     return _in_order(found.vertex.positions.numpy(), rgb, found.triangle.indices.numpy())
+
+
+def _shifted(view: DepthView) -> Iterator[tuple[NDArray[np.float32], NDArray[np.float64]]]:
+    """Yield the depth from each pixel of the first cell on, and its intrinsics: Open3D finds blocks by one per cell.
+
+    Without the others, narrow surfaces between these pixels would be missing, and a map of them alone an error.
+    """
+    padded = np.pad(view.depth, (0, _TOUCHED_STEP - 1))  # pixels of partial cells count, too
+    for top, left in np.ndindex(_TOUCHED_STEP, _TOUCHED_STEP):
+        if padded[top::_TOUCHED_STEP, left::_TOUCHED_STEP].any():
+            intrinsics = view.intrinsics.copy()
+            intrinsics[:2, 2] -= left, top
+            yield np.ascontiguousarray(padded[top:, left:]), intrinsics
 
 
 def _in_order(vertices: NDArray[np.float32], rgb: NDArray[np.uint8], triangles: NDArray[np.integer]) -> Mesh:
