@@ -64,13 +64,6 @@ class MAEOutput:
     masking: Masking
 
 
-def draw_masking(noise: Float[Tensor, "F P"], masked_share: float) -> Masking:
-    """Mask the patches with the smallest noise."""
-    order = noise.argsort(dim=-1)
-    num_masked = int(masked_share * noise.shape[-1])
-    return Masking(masked=order[:, :num_masked], visible=order[:, num_masked:])
-
-
 class MaskedAutoencoder(nn.Module):
     """An encoder of the visible patches, and a small decoder that reconstructs the masked ones.
 
@@ -107,7 +100,7 @@ class MaskedAutoencoder(nn.Module):
             nn.init.trunc_normal_(token, std=INIT_STD)
 
     def forward(self, images: Float[Tensor, "F 3 H W"], noise: Float[Tensor, "F P"] | None = None) -> MAEOutput:
-        """Mask patches, by `noise` or at random, and reconstruct them.
+        """Mask the patches with the smallest `noise`, which is drawn if it is not given, and reconstruct them.
 
         Raises:
             ShapeError: if image sides are not multiples of those of a patch.
@@ -115,7 +108,8 @@ class MaskedAutoencoder(nn.Module):
         patches = self.to_patches(images)
         if noise is None:
             noise = torch.rand(patches.shape[:2], device=images.device)
-        masking = draw_masking(noise, self.config.masked_share)
+        order, number = noise.argsort(dim=-1), int(self.config.masked_share * noise.shape[-1])
+        masking = Masking(masked=order[:, :number], visible=order[:, number:])
         pixels = self.decode(self.encode(images, masking), masking, self.encoder.grid_of(images))
         target = _gather(self.normalised(patches), masking.masked)
         return MAEOutput(loss=(pixels - target).square().mean(), pixels=pixels, masking=masking)

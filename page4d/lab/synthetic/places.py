@@ -313,8 +313,8 @@ def ground(rng: Rng) -> ObjectSpec:
     """Draw ground of grass, sand, asphalt or paving."""
     kind = rng.integer(4)
     material = plain_material(rng, 0.25, 0.65, 0.12)._replace(strength=0.12, fine=0.2)
-    gray = sum(material.palette[0]) / 3
-    first, second, third = (_toward(gray, one) for one in material.palette)
+    gray = sum(material.palette[0]) / 3  # half of the saturation
+    first, second, third = ((0.5 * (gray + r), 0.5 * (gray + g), 0.5 * (gray + b)) for r, g, b in material.palette)
     material = material._replace(palette=(first, second, third))
     if kind == 0:
         tone = rng.uniform(0.08, 0.25)
@@ -326,11 +326,6 @@ def ground(rng: Rng) -> ObjectSpec:
         palette = (base, near(rng, base, 0.4), near(rng, base, 0.8))
         material = Material(Pattern.CELLS, palette, frame, (0.15,) * 3, 0.2, 0.15, bond=0.5, joint_m=0.02)
     return ObjectSpec(Shape.GROUND, (1.0, 1.0, 1.0), (0.0, 0.0, 0.0), material)
-
-
-def _toward(gray: float, tint: Vector) -> Vector:
-    """Halve the saturation of a colour."""
-    return (0.5 * (gray + tint[0]), 0.5 * (gray + tint[1]), 0.5 * (gray + tint[2]))
 
 
 def sunlight(rng: Rng) -> LightSpec:

@@ -316,13 +316,8 @@ def render_rolling(
     intrinsics[..., 1, 2] -= rows.repeat(times.shape[1])[:, None]
     cameras = Cameras(world_to_camera=whole.world_to_camera, intrinsics=intrinsics, image_size=(1, width))
     rendered = render(world, cameras, instants, supersample=supersample)
-
-    def join_rows(values: Tensor) -> Tensor:
-        """Join the rows [B, T H, V, ..., 1, W] to images."""
-        split = values.reshape(len(times), times.shape[1], height, *values.shape[2:])
-        return split.transpose(2, -2).squeeze(2)
-
-    return Rendered(**{name: join_rows(value) for name, value in vars(rendered).items()})
+    rows_of = {name: torch.unflatten(value, 1, (-1, height)) for name, value in vars(rendered).items()}
+    return Rendered(**{name: value.transpose(2, -2).squeeze(2) for name, value in rows_of.items()})  # B T 1 V ... H W
 
 
 def _at_edges(part: Int[Tensor, "M H W"]) -> Bool[Tensor, "M H W"]:

@@ -9,7 +9,6 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from page4d.conventions import METRIC_DEPTH_SCALE
-from page4d.errors import UsageError
 from page4d.formats.tracks import Tracks
 from page4d.geometry.camera import world_points
 from page4d.geometry.transforms import invert_rigid
@@ -56,18 +55,6 @@ class SurfacePoints:
     points: Float[Tensor, "N 3"]
     objects: Int[Tensor, " N"]
     colors: UInt8[np.ndarray, "N 3"]
-
-
-def check_motion(capture: SyntheticCapture) -> None:
-    """Check that the motion of a capture is defined.
-
-    Raises:
-        UsageError: with a rolling shutter, whose images have no single instant, or with one frame.
-    """
-    if capture.readout_s:
-        raise UsageError(f"motion of frames read out over {capture.readout_s:g} s", "use a readout of 0")
-    if capture.num_times < 2:
-        raise UsageError("motion in a capture of one frame", "use at least 2 frames")
 
 
 def moved_points(

@@ -25,7 +25,6 @@ from page4d.lab.synthetic.truth import (
     TRACKS_DEFINITION,
     TRUTH_MOTION_STEP,
     SurfacePoints,
-    check_motion,
     followed_tracks,
     object_poses,
     start_times,
@@ -61,9 +60,7 @@ def write_capture(
         UsageError: for a folder that is not empty, odd video sizes, frame rates that H.264 cannot represent, a stride
             below 1, or the motion of one frame or of a rolling shutter.
     """
-    _check(capture, truth_stride)
-    if truth_motion:
-        check_motion(capture)
+    _check(capture, truth_stride, truth_motion)
     check_replaceable(folder)
     starts: list[SurfacePoints] = []
     record = capture_record(capture, truth_stride=truth_stride, truth_motion=truth_motion, quality_crf=quality_crf)
@@ -170,7 +167,7 @@ def capture_record(
     }
 
 
-def _check(capture: SyntheticCapture, truth_stride: int) -> None:
+def _check(capture: SyntheticCapture, truth_stride: int, truth_motion: bool) -> None:
     for height, width in capture.view_sizes:
         if height % 2 or width % 2:
             raise UsageError(f"a video of {width}x{height} px", "use an even width and height")
@@ -179,6 +176,10 @@ def _check(capture: SyntheticCapture, truth_stride: int) -> None:
         raise UsageError(f"a video of {capture.fps:g} frames per second", "use a rate between 0.01 and 1000")
     if truth_stride < 1:
         raise UsageError(f"ground truth for every {truth_stride}th frame", "use a stride of at least 1")
+    if truth_motion and capture.readout_s:  # its images have no single instant
+        raise UsageError(f"motion of frames read out over {capture.readout_s:g} s", "use a readout of 0")
+    if truth_motion and capture.num_times < 2:
+        raise UsageError("motion in a capture of one frame", "use at least 2 frames")
 
 
 def _write_png(path: Path, image: NDArray[np.uint8] | NDArray[np.uint16]) -> None:

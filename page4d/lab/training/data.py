@@ -13,7 +13,6 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -273,7 +272,6 @@ def feed_batches(
         sampler=steps,
         num_workers=workers,
         prefetch_factor=PREFETCHED_STEPS,
-        collate_fn=_unchanged,
         worker_init_fn=_start_worker,
         multiprocessing_context="spawn",
         generator=torch.Generator(),
@@ -324,10 +322,6 @@ class _RenderedSteps(Dataset[_Rendered]):
         except Page4DError as error:
             return error
         return step, content.getvalue()
-
-
-def _unchanged(rendered: Any) -> Any:
-    return rendered
 
 
 def _start_worker(_: int) -> None:

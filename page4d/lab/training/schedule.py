@@ -131,11 +131,13 @@ def begin_decay(position: Position, config: RunConfig, budget: Budget) -> Positi
 
     With a budget in seconds that number follows from the measured speed.
     """
-    if position.decay_start is None and _decay_is_due(config, position, fraction_done(position, budget)):
-        remaining = remaining_samples(position, budget)
-        if remaining is not None:
-            return replace(position, decay_start=position.samples, decay_samples=max(1, remaining))
-    return position
+    is_due = config.decay_fraction > 0 and 1 - config.decay_fraction <= fraction_done(position, budget) < 1
+    if config.decay_start_sample is not None:
+        is_due = position.samples >= config.decay_start_sample
+    remaining = remaining_samples(position, budget)
+    if position.decay_start is not None or not is_due or remaining is None:
+        return position
+    return replace(position, decay_start=position.samples, decay_samples=max(1, remaining))
 
 
 def is_finished(position: Position, budget: Budget) -> bool:
@@ -178,9 +180,3 @@ def remaining_samples(position: Position, budget: Budget) -> int | None:
     if budget.samples is not None:
         remaining.append(budget.samples - position.samples)
     return min(remaining, default=None)
-
-
-def _decay_is_due(config: RunConfig, position: Position, done: float) -> bool:
-    if config.decay_start_sample is not None:
-        return position.samples >= config.decay_start_sample
-    return config.decay_fraction > 0 and 1 - config.decay_fraction <= done < 1
