@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, UInt8
 from numpy.typing import NDArray
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field
 from torch import Tensor
 
 from page4d.choices import SceneFamily, Subject
@@ -348,34 +348,26 @@ def on_canvas(cameras: Cameras, pixels: PixelTransform) -> Cameras:
     )
 
 
-Probability = Annotated[float, Field(ge=0, le=1)]
+_STEPS_S = (0.1, 0.8)
+"""Range of the time between two instants of a scene for training."""
 
 
 @config_record("scene request")
 class SceneRequest:
     """Parameters of the scenes to render; everything else is drawn from the seed.
 
-    `image_size` is (height, width). Instants are equidistant, `step_s` (range) seconds apart. `spacing_deg` (range)
-    replaces the camera spacing of the family. HANDHELD cameras always move, others with `moving_probability`.
-    `photometric` varies exposure, colour, noise and sharpness between cameras. The colour of pixels at edges is the
-    mean over `supersample` squared rays; depth and motion are sampled at pixel centres.
+    `image_size` is (height, width). Instants are equidistant. `spacing_deg` (range) replaces the camera spacing of
+    the family. HANDHELD cameras always move, others in half of the scenes. `photometric` varies exposure, colour,
+    noise and sharpness between cameras.
     """
 
     family: SceneFamily = SceneFamily.ARC
     num_times: NumTimes = 2
     num_views: NumViews = 4
     image_size: tuple[ImageSide, ImageSide] = (64, 80)
-    step_s: tuple[PositiveFloat, PositiveFloat] = (0.1, 0.8)
     spacing_deg: tuple[Spacing, Spacing] | None = None
-    moving_probability: Probability = 0.5
-    outdoor_probability: Probability = 0.25
+    outdoor_probability: Annotated[float, Field(ge=0, le=1)] = 0.25
     photometric: bool = True
-    supersample: PositiveInt = 1
-
-    def __post_init__(self) -> None:
-        low, high = self.step_s
-        if low > high:
-            raise UsageError(f"scene request: step_s is from {low:g} to {high:g} s", "order the two steps")
 
 
 def sample_truth(seeds: Sequence[int], request: SceneRequest, device: torch.device | str = "cpu") -> GroundTruth:
@@ -383,16 +375,13 @@ def sample_truth(seeds: Sequence[int], request: SceneRequest, device: torch.devi
 
     A scene does not depend on the other seeds of the batch.
     """
-    rigs = [
-        sample_rig(seed, request.family, request.num_views, request.spacing_deg, request.moving_probability)
-        for seed in seeds
-    ]
+    rigs = [sample_rig(seed, request.family, request.num_views, request.spacing_deg) for seed in seeds]
     world = build_world(
         [sample_world(seed, rig, request.outdoor_probability) for seed, rig in zip(seeds, rigs, strict=True)]
     )
     times = torch.tensor([_times(seed, request) for seed in seeds], dtype=torch.float64)
     cameras = build_rig(rigs).cameras(times, request.image_size).to(device)
-    rendered = render(to_device(world, device), cameras, times.to(device), supersample=request.supersample)
+    rendered = render(to_device(world, device), cameras, times.to(device))
     count = len(seeds), request.num_views
     look = sample_appearance(seeds, request.num_views) if request.photometric else plain_appearance(*count)
     return GroundTruth(
@@ -407,5 +396,5 @@ def sample_truth(seeds: Sequence[int], request: SceneRequest, device: torch.devi
 
 def _times(seed: int, request: SceneRequest) -> list[float]:
     rng = Rng(seed, "times")
-    first, step = rng.uniform(0, 8), rng.log_uniform(*request.step_s)
+    first, step = rng.uniform(0, 8), rng.log_uniform(*_STEPS_S)
     return [first + step * index for index in range(request.num_times)]
