@@ -25,6 +25,7 @@ from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.lab.synthetic.write import write_capture
 from page4d.lab.training.validation import held_out_seed
 from page4d.options import ReconstructSettings
+from tests.synthetic.scenes import predictions_of
 
 VARIANTS = {
     "unfused": {"fuse": False, "depth_size": DepthSize.NETWORK},
@@ -50,7 +51,7 @@ def capture_of(index: int, family: SceneFamily, num_times: int) -> SyntheticCapt
 
 def scene_size(capture: SyntheticCapture) -> float:
     """Return the diagonal of the box that holds 96 % of the true points per axis at the first instant."""
-    truth = capture.predictions(0, 1)
+    truth = predictions_of(capture, 0, 1)
     points = world_points(truth.depth, truth.cameras)[truth.valid].double().numpy()
     low, high = np.percentile(points, [2, 98], axis=0)
     return float(np.linalg.norm(high - low))

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+import torch
+
 from page4d.choices import SceneFamily
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.run.memory import Cost, Extent, NetworkCost, cost_of, noise_batch, unless_out_of_memory
@@ -64,8 +66,9 @@ def _refinement_seconds(predictor: NetworkPredictor, extent: Extent) -> float | 
         image_size=extent.size,
         spacing_deg=min(_SPACING_DEG, 360 / extent.views),
     )
-    batch = replace(noise_batch(extent), images=capture.predictions(0, extent.times).images)
-    return predictor.predict(batch).refine_seconds
+    frames = [capture.rendered(time, view).image for time in range(extent.times) for view in range(extent.views)]
+    images = torch.stack(frames).reshape(1, extent.times, extent.views, 3, *extent.size)
+    return predictor.predict(replace(noise_batch(extent), images=images)).refine_seconds
 
 
 def _measured(predictor: NetworkPredictor, extent: Extent) -> Cost | None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from page4d.geometry.pixels import PixelTransform
 from page4d.lab.synthetic.capture import RenderedFrame, SyntheticCapture
 from page4d.rig.samples import ViewSample, sample_views
 from page4d.scene.records import Scene
@@ -16,14 +15,14 @@ _alone, _together = lru_cache(maxsize=2000)(SyntheticCapture.rendered), lru_cach
 _MAX_PIXELS = 1_000_000
 
 
-def _rendered(capture: SyntheticCapture, time: int, view: int, pixels: PixelTransform | None = None) -> RenderedFrame:
+def _rendered(capture: SyntheticCapture, time: int, view: int) -> RenderedFrame:
     """Render one frame, with all others of a small capture, which takes as long."""
     height, width = capture.image_size
     is_small = capture.num_times * capture.num_views * height * width <= _MAX_PIXELS
     is_plain = set(capture.view_sizes) == {capture.image_size} and not (capture.readout_s or capture.board)
-    if pixels is None and is_small and is_plain:
+    if is_small and is_plain:
         return _together(capture)[time, view]
-    return _alone(capture, time, view, pixels)
+    return _alone(capture, time, view)
 
 
 _scene = lru_cache(SyntheticCapture.scene)

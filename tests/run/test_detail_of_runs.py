@@ -33,6 +33,7 @@ from page4d.scene.records import Scene
 from page4d.stereo.detail import fine_instant
 from tests.run.test_network_predictor import TINY
 from tests.run.test_reconstruct import StopAt, uncalibrated
+from tests.synthetic.scenes import maps_on
 
 CAPTURE = SyntheticCapture(seed=11, num_views=3, num_times=5, image_size=(60, 80), spacing_deg=14.0)
 NETWORK_SIDE, SIDE = 42, 80
@@ -54,10 +55,10 @@ class NoisyTruth(NetworkPredictor):
     def predict(self, batch: FrameBatch, memory: Memory | None = None) -> PredictedChunk:  # noqa: ARG002  no memory
         times = [round(float(time) * CAPTURE.fps) for time in batch.times]
         transforms = batch.pixel_transforms
-        frames = [[CAPTURE.rendered(time, view, transforms[view]) for view in range(3)] for time in times]
+        frames = [[maps_on(CAPTURE, time, view, transforms[view]) for view in range(3)] for time in times]
 
         def joined(name: str) -> torch.Tensor:
-            return torch.stack([torch.stack([getattr(frame, name) for frame in row]) for row in frames])[None]
+            return torch.stack([torch.stack([frame[name] for frame in row]) for row in frames])[None]
 
         random = torch.Generator().manual_seed(sum(times))
         depth = joined("depth")

@@ -27,6 +27,7 @@ from page4d.run.predictor import CPU, NetworkPredictor, PredictedChunk
 from page4d.run.reconstruct import reconstruct
 from page4d.scene.batches import FrameBatch, open_placed_batches
 from tests.run.truth import TruthPredictor, random_similarity
+from tests.synthetic.scenes import maps_on
 
 MULTIPLE = 4
 CANVASES = ((40, 24), (24, 40), (32, 40), (20, 40))
@@ -55,7 +56,7 @@ class MixedTruth(TruthPredictor):
         height, width = batch.images.shape[-2:]
         depth, poses, lenses = [], [], []
         for view, pixels in enumerate(batch.pixel_transforms):
-            own = torch.stack([self.capture.rendered(time, view, pixels).depth for time in range(start, stop)])
+            own = torch.stack([maps_on(self.capture, time, view, pixels)["depth"] for time in range(start, stop)])
             below, right = height - pixels.canvas_size[0], width - pixels.canvas_size[1]
             depth.append(functional.pad(own, (0, right, 0, below), value=7.0))
             cameras = self.capture.cameras_of(view)[start:stop]
@@ -135,7 +136,7 @@ def test_a_mixed_rig_is_reconstructed_exactly_over_chunks(calibrated: bool, tmp_
         pixels = fit_each_view([CAPTURE.view_sizes[view]], 40, MULTIPLE)[0]
         whole = replace(pixels, canvas_size=pixels.content_size, left=0, top=0)
         for time in (0, CAPTURE.num_times - 1):
-            truth = scale * CAPTURE.rendered(time, view, whole).depth.numpy()
+            truth = scale * maps_on(CAPTURE, time, view, whole)["depth"].numpy()
             depth = output.depth(time, name)
             assert depth.shape == output.confidence(time, name).shape == pixels.content_size
             seen = (truth > 0) & (depth > 0)

@@ -29,6 +29,7 @@ from page4d.scene.batches import FrameBatch
 from page4d.scene.records import Scene
 from tests.run.test_mixed_rig import CAPTURE, MixedTruth
 from tests.run.test_reconstruct import StopAt, bytes_of, uncalibrated
+from tests.synthetic.scenes import maps_on
 
 UNIT = 0.5
 """Units of the registered rig per metre."""
@@ -111,7 +112,7 @@ def test_placed_cameras_are_kept_and_the_network_fills_in(tmp_path):
     assert torch.equal(found[:, PLACED], expected[None, list(PLACED)].expand(6, -1, -1, -1))
     torch.testing.assert_close(found[:, 1], expected[None, 1].expand(6, -1, -1), rtol=0, atol=1e-4)
     depth, view = output.depth(5, "cam02"), 1
-    truth = UNIT * CAPTURE.rendered(5, view, output_transform(view)).depth.numpy()
+    truth = UNIT * maps_on(CAPTURE, 5, view, output_transform(view))["depth"].numpy()
     assert np.abs(depth - truth[: depth.shape[0], : depth.shape[1]])[depth > 0].max() < 0.002
 
 
@@ -159,7 +160,7 @@ def test_the_scale_of_wrong_predicted_cameras_is_that_of_depth(tmp_path):
 
     run(tmp_path / "out", disturb=wrong)
     depth = open_output(tmp_path / "out").depth(0, "cam03")
-    truth = UNIT * CAPTURE.rendered(0, 2, output_transform(2)).depth.numpy()[: depth.shape[0], : depth.shape[1]]
+    truth = UNIT * maps_on(CAPTURE, 0, 2, output_transform(2))["depth"].numpy()[: depth.shape[0], : depth.shape[1]]
     ratio = float(np.median(depth[depth > 0] / truth[depth > 0]))
     assert ratio == pytest.approx(1, abs=0.1)
 

@@ -17,6 +17,7 @@ from page4d.output.record import NetworkRecord
 from page4d.records import Predictions
 from page4d.run.predictor import CPU, PredictedChunk
 from page4d.scene.batches import FrameBatch
+from tests.synthetic.scenes import predictions_of
 
 
 def random_similarity(seed: int, *, scale: bool = True) -> Sim3:
@@ -33,7 +34,7 @@ def random_similarity(seed: int, *, scale: bool = True) -> Sim3:
 @cache
 def exact_predictions(capture: SyntheticCapture, scale: Scale = Scale.ARBITRARY) -> Predictions:
     """Return the ground truth of a whole capture with float64 cameras, as a perfect network would predict it."""
-    truth = capture.predictions()
+    truth = predictions_of(capture)
     cameras = capture.cameras
     return replace(
         truth,

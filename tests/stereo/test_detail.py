@@ -25,6 +25,7 @@ from page4d.stereo.detail import (
     fine_instant,
     raise_resolution,
 )
+from tests.synthetic.scenes import predictions_of
 
 CAPTURE = SyntheticCapture(seed=11, num_views=3, num_times=4, image_size=(96, 128), spacing_deg=14.0)
 SIDE, NETWORK_SIDE = 128, 48
@@ -34,7 +35,7 @@ NOISE = 0.02
 @pytest.fixture(scope="module")
 def coarse() -> Predictions:
     """Return the truth at network pixels, with noise of depth and confidence 0.6."""
-    exact = CAPTURE.predictions(size=NETWORK_SIDE, multiple=8)
+    exact = predictions_of(CAPTURE, size=NETWORK_SIDE, multiple=8)
     random = torch.Generator().manual_seed(1)
     depth = exact.depth * torch.exp(NOISE * torch.randn(exact.depth.shape, generator=random))
     return replace(exact, depth=depth, depth_confidence=torch.full_like(depth, 0.6))
@@ -42,7 +43,7 @@ def coarse() -> Predictions:
 
 @pytest.fixture(scope="module")
 def exact() -> Predictions:
-    return CAPTURE.predictions()
+    return predictions_of(CAPTURE)
 
 
 @pytest.fixture(scope="module")

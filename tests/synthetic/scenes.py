@@ -1,20 +1,24 @@
 """Small worlds and cameras in double precision for the tests of the renderer."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from page4d.choices import SceneFamily, Subject
+from page4d.conventions import Scale
 from page4d.geometry.camera import Cameras, pixel_grid, project, world_points
+from page4d.geometry.pixels import PixelTransform, fit_views
 from page4d.geometry.transforms import invert_rigid, transform_points
 from page4d.lab.synthetic.capture import RenderedFrame, SyntheticCapture, visible_points
 from page4d.lab.synthetic.furnish import sample_world
-from page4d.lab.synthetic.materials import develop
+from page4d.lab.synthetic.materials import Appearance, develop
 from page4d.lab.synthetic.render import Rendered, render
 from page4d.lab.synthetic.rigs import RigSpec, build_rig, sample_rig
 from page4d.lab.synthetic.world import Shape, Snapshots, Worlds, build_world
+from page4d.records import Predictions
 
 SIZE = (24, 32)
 EXACT = 1e-9
@@ -70,6 +74,56 @@ def frames_together(capture: SyntheticCapture) -> dict[tuple[int, int], Rendered
         for time in range(capture.num_times)
         for view in range(capture.num_views)
     }
+
+
+def rendered_on(
+    capture: SyntheticCapture, view: int, times: slice, pixels: PixelTransform
+) -> tuple[Cameras, Rendered]:
+    """Render instants of a view on a network canvas; return the cameras [T], and maps [1, T, 1, ...]."""
+    cameras = capture.cameras_of(view)[times]
+    cameras = replace(
+        cameras, intrinsics=pixels.intrinsics_to_network(cameras.intrinsics), image_size=pixels.canvas_size
+    )
+    at = torch.from_numpy(capture.times)[None, times]
+    return cameras, render(capture.world, cameras[None, :, None], at, supersample=capture.supersample)
+
+
+@lru_cache(maxsize=2000)
+def maps_on(capture: SyntheticCapture, time: int, view: int, pixels: PixelTransform) -> dict[str, Tensor]:
+    """Return the depth, motion mask and object indices [H, W] of one frame on a network canvas."""
+    _, maps = rendered_on(capture, view, slice(time, time + 1), pixels)
+    return {name: getattr(maps, name)[0, 0, 0] for name in ("depth", "dynamic", "objects")}
+
+
+def predictions_of(
+    capture: SyntheticCapture, start: int = 0, stop: int | None = None, size: int | None = None, multiple: int = 1
+) -> Predictions:
+    """Return the ground truth of instants as a perfect prediction, at the pixels of the videos, or of `fit_views`."""
+    times, sizes = slice(start, stop), list(capture.view_sizes)
+    pixels = tuple(PixelTransform(original_size=one, content_size=one, canvas_size=one) for one in sizes)
+    pixels = pixels if size is None else fit_views(sizes, size, multiple)
+    frames = [rendered_on(capture, view, times, transform) for view, transform in enumerate(pixels)]
+    depth, dynamic = (torch.cat([getattr(maps, name) for _, maps in frames], dim=2) for name in ("depth", "dynamic"))
+    images = []
+    for view, (_, maps) in enumerate(frames):
+        look = Appearance(**{name: value[:, view : view + 1] for name, value in vars(capture._appearance).items()})
+        images.append(develop(maps.light, look, [capture.seed], first_frame=start, first_view=view))
+    return Predictions(
+        times=torch.from_numpy(capture.times[times]),
+        view_names=capture.view_names,
+        scale=Scale.METRIC,
+        pixel_transforms=pixels,
+        cameras=Cameras(
+            world_to_camera=torch.stack([cameras.world_to_camera for cameras, _ in frames], dim=1)[None].float(),
+            intrinsics=torch.stack([cameras.intrinsics for cameras, _ in frames], dim=1)[None].float(),
+            image_size=pixels[0].canvas_size,
+        ),
+        images=torch.round(torch.cat(images, dim=2) * 255) / 255,
+        valid=depth > 0,
+        depth=depth,
+        depth_confidence=torch.ones_like(depth),
+        dynamic=dynamic.to(depth.dtype),
+    )
 
 
 def distance_to_surface(world: Worlds, points: Tensor, objects: Tensor, time: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from page4d.geometry.pixels import fit_views
 from page4d.geometry.time_axis import join_times
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.scene.records import FrameSource
-from tests.synthetic.scenes import distance_to_surface, frames_together
+from tests.synthetic.scenes import distance_to_surface, frames_together, maps_on, predictions_of
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def capture():
 
 @pytest.fixture(scope="module")
 def truth(capture):
-    return capture.predictions()
+    return predictions_of(capture)
 
 
 def test_the_scene_implements_the_protocols_of_scenes_and_sources(capture):
@@ -78,7 +78,7 @@ def test_predictions_are_complete_metric_and_certain(truth):
 
 
 def test_predictions_of_ranges_join_to_those_of_the_capture(capture, truth):
-    joined = join_times([capture.predictions(0, 1), capture.predictions(1, 4)])
+    joined = join_times([predictions_of(capture, 0, 1), predictions_of(capture, 1, 4)])
     for name in ("times", "images", "depth", "dynamic"):
         assert torch.equal(getattr(joined, name), getattr(truth, name))
     assert torch.equal(joined.cameras.world_to_camera, truth.cameras.world_to_camera)
@@ -96,7 +96,7 @@ def test_points_of_all_views_and_instants_lie_in_the_room(capture, truth):
 
 def test_a_network_size_is_rendered_exactly_at_its_own_pixels(capture):
     size, multiple = 42, 14
-    truth = capture.predictions(2, 3, size, multiple)
+    truth = predictions_of(capture, 2, 3, size, multiple)
     transforms = fit_views([(48, 64)] * 3, size, multiple)
     assert truth.pixel_transforms == transforms
     height, width = transforms[0].canvas_size
@@ -106,7 +106,7 @@ def test_a_network_size_is_rendered_exactly_at_its_own_pixels(capture):
     expected = transforms[0].intrinsics_to_network(capture.cameras.intrinsics[2])
     assert float((truth.cameras.intrinsics[0, 0] - expected).abs().max()) < 1e-5
     points = truth.world_points()[0, 0]
-    objects = torch.stack([capture.rendered(2, view, transforms[view]).objects for view in range(3)])
+    objects = torch.stack([maps_on(capture, 2, view, transforms[view])["objects"] for view in range(3)])
     gap = distance_to_surface(capture.world, points.double(), objects, torch.tensor(capture.times[2]))
     assert float(gap.abs().max()) < 1e-4
 
@@ -120,20 +120,21 @@ def test_views_may_differ_in_size():
         with view.source.open() as reader:
             assert next(reader.read([1])).shape[:2] == view.source.size
         assert float(view.camera.intrinsics[0, 2]) == view.source.size[1] / 2
-    for call in (lambda: mixed.cameras, lambda: mixed.predictions()):
-        with pytest.raises(UsageError, match="sizes"):
-            call()
-    truth = mixed.predictions(1, 2, 28, 14)
+    with pytest.raises(UsageError, match="sizes"):
+        _ = mixed.cameras
+    truth = predictions_of(mixed, 1, 2, 28, 14)
     points = truth.world_points()[0, 0]
-    objects = torch.stack([mixed.rendered(1, view, truth.pixel_transforms[view]).objects for view in range(5)])
+    objects = torch.stack([maps_on(mixed, 1, view, truth.pixel_transforms[view])["objects"] for view in range(5)])
     gap = distance_to_surface(mixed.world, points.double(), objects, torch.tensor(mixed.times[1]))
     assert float(gap.abs().max()) < 1e-4
 
 
 def test_outdoors_the_sky_is_not_valid():
-    truth = SyntheticCapture(
-        seed=1, family=SceneFamily.RING, num_views=2, num_times=1, image_size=(24, 32), outdoors=True
-    ).predictions()
+    truth = predictions_of(
+        SyntheticCapture(
+            seed=1, family=SceneFamily.RING, num_views=2, num_times=1, image_size=(24, 32), outdoors=True
+        )
+    )
     sky = truth.depth == 0
     assert 0.05 < float(sky.double().mean()) < 0.8
     assert torch.equal(truth.valid, ~sky)
@@ -155,7 +156,7 @@ def test_a_rolling_shutter_distorts_images_of_moving_cameras():
 
 def test_moving_cameras_have_one_pose_per_instant():
     capture = SyntheticCapture(seed=2, num_views=2, num_times=3, image_size=(24, 32), moving_cameras=True)
-    truth = capture.predictions()
+    truth = predictions_of(capture)
     for index, view in enumerate(capture.scene().views):
         assert view.camera.world_to_camera.shape == (3, 4, 4)
         difference = view.camera.world_to_camera - truth.cameras.world_to_camera[0, :, index]
@@ -164,7 +165,7 @@ def test_moving_cameras_have_one_pose_per_instant():
 
 
 def test_portrait_frames_are_possible():
-    truth = SyntheticCapture(seed=1, num_views=1, num_times=1, image_size=(40, 24)).predictions()
+    truth = predictions_of(SyntheticCapture(seed=1, num_views=1, num_times=1, image_size=(40, 24)))
     assert truth.images.shape == (1, 1, 1, 3, 40, 24)
 
 
@@ -200,12 +201,6 @@ def test_a_single_camera_rig_has_one_view():
     assert SyntheticCapture(family=SceneFamily.SINGLE, num_views=1).view_names == ("cam01",)
     with pytest.raises(UsageError, match="4 views of the family 'single'"):
         SyntheticCapture(family=SceneFamily.SINGLE)
-
-
-@pytest.mark.parametrize("bounds", [(-1, 2), (2, 2), (1, 5)])
-def test_instants_outside_the_capture_are_refused(capture, bounds):
-    with pytest.raises(UsageError, match=f"instants {bounds[0]} to {bounds[1]} of 4"):
-        capture.predictions(*bounds)
 
 
 def test_a_board_calibrates_the_rig_that_films_it() -> None:

@@ -29,6 +29,7 @@ from page4d.networks.inputs.known_cameras import patch_directions
 from page4d.networks.inputs.matching import Likelihoods, Matches
 from page4d.networks.output import NetworkOutput
 from page4d.records import GroundTruth
+from tests.synthetic.scenes import predictions_of
 
 PATCH = 8
 GRID = (6, 8)
@@ -39,7 +40,7 @@ CONFIG = LossConfig()
 @pytest.fixture(scope="module")
 def truth() -> GroundTruth:
     capture = SyntheticCapture(seed=3, num_views=3, num_times=2, image_size=(48, 64), spacing_deg=15, fps=3)
-    exact = capture.predictions()
+    exact = predictions_of(capture)
     return GroundTruth(
         images=exact.images,
         valid=exact.valid,

@@ -22,7 +22,6 @@ from page4d.choices import SceneFamily, Subject
 from page4d.conventions import Scale
 from page4d.errors import UsageError
 from page4d.geometry.camera import Cameras, project
-from page4d.geometry.pixels import PixelTransform, fit_views
 from page4d.geometry.time_axis import to_device
 from page4d.geometry.transforms import transform_points
 from page4d.io.json_records import config_record
@@ -44,7 +43,7 @@ from page4d.lab.synthetic.rigs import (
     sample_rig,
 )
 from page4d.lab.synthetic.world import Snapshots, Worlds, WorldSpec, build_world
-from page4d.records import GroundTruth, Predictions
+from page4d.records import GroundTruth
 from page4d.rig.board import board_of
 from page4d.scene.image_file import Image
 from page4d.scene.records import Clock, FrameReader, Scene, View, ViewCamera
@@ -190,15 +189,11 @@ class SyntheticCapture:
         draw = partial(sample_appearance, [self.seed]) if self.photometric else partial(plain_appearance, 1)
         return draw(self.num_views)
 
-    def rendered(self, time: int, view: int, pixels: PixelTransform | None = None) -> "RenderedFrame":
-        """Render one frame at the pixels of its video, or on the network canvas of `pixels`."""
+    def rendered(self, time: int, view: int) -> "RenderedFrame":
+        """Render one frame at the pixels of its video."""
         at, size = torch.from_numpy(self.times)[None, time : time + 1], self.view_sizes[view]
         rig = CameraRigs(**{name: value[:, view : view + 1] for name, value in vars(self.rig).items()})
-        cameras = self.cameras_of(view)[None, time : time + 1, None]
-        if pixels is not None:
-            cameras = on_canvas(cameras, pixels)
-            rendered = render(self.world, cameras, at, supersample=self.supersample)
-        elif self.readout_s:
+        if self.readout_s:
             rendered = render_rolling(self.world, rig, at, size, self.readout_s, supersample=self.supersample)
         else:
             rendered = render(self.world, rig.cameras(at, size), at, supersample=self.supersample)
@@ -208,7 +203,8 @@ class SyntheticCapture:
             number = len(self._world_spec.objects)  # the last one, after the enclosure
             pose = self.world.object_to_world(at)[0, 0, number]
             objects = rendered.objects[0, 0, 0]
-            light = self._board.painted(light[0, 0, 0], objects, number, pose, cameras[0, 0, 0])[None, None, None]
+            light = self._board.painted(light[0, 0, 0], objects, number, pose, self.cameras_of(view)[time])
+            light = light[None, None, None]
         image = develop(light, appearance, [self.seed], first_frame=time, first_view=view)
         maps = {name: getattr(rendered, name)[0, 0, 0] for name in ("depth", "dynamic", "objects")}
         return RenderedFrame(image=image[0, 0, 0], **maps)
@@ -241,55 +237,6 @@ class SyntheticCapture:
             scale=Scale.METRIC,
             synchronisation="rendered at the same instants",
             calibration="true cameras of the synthetic rig",
-        )
-
-    def predictions(
-        self, start: int = 0, stop: int | None = None, size: int | None = None, multiple: int = 1
-    ) -> Predictions:
-        """Return the ground truth of the instants `start` to before `stop` as a perfect prediction (B = 1).
-
-        Without `size`, pixels are those of the videos and images equal the decoded frames. With `size` (long side in
-        px) and `multiple` (patch size), pixels are those of `fit_views`: everything is rendered with the network's
-        intrinsics, so depth is exact, and margins show the world instead of padding.
-
-        Raises:
-            UsageError: if the range is empty or exceeds the capture, or views differ in size and `size` is missing.
-        """
-        stop = self.num_times if stop is None else stop
-        if not 0 <= start < stop <= self.num_times:
-            raise UsageError(f"instants {start} to {stop} of {self.num_times}", "choose a range within the capture")
-        sizes = list(self.view_sizes)
-        if size is None and len(set(sizes)) > 1:
-            raise UsageError(f"views of {len(set(sizes))} sizes", "pass the size of the network's images")
-        if size is None:
-            pixels = tuple(PixelTransform(original_size=one, content_size=one, canvas_size=one) for one in sizes)
-        else:
-            pixels = fit_views(sizes, size, multiple)
-        frames = [
-            [self.rendered(time, view, None if size is None else pixels[view]) for view in range(self.num_views)]
-            for time in range(start, stop)
-        ]
-
-        def joined(name: str) -> Tensor:
-            return torch.stack([torch.stack([getattr(frame, name) for frame in row]) for row in frames])[None]
-
-        own = [on_canvas(self.cameras_of(view)[start:stop], pixels[view]) for view in range(self.num_views)]
-        depth = joined("depth")
-        return Predictions(
-            times=torch.from_numpy(self.times[start:stop]),
-            view_names=self.view_names,
-            scale=Scale.METRIC,
-            pixel_transforms=pixels,
-            cameras=Cameras(
-                world_to_camera=torch.stack([cameras.world_to_camera for cameras in own], dim=1)[None].float(),
-                intrinsics=torch.stack([cameras.intrinsics for cameras in own], dim=1)[None].float(),
-                image_size=pixels[0].canvas_size,
-            ),
-            images=torch.round(joined("image") * 255) / 255,
-            valid=depth > 0,
-            depth=depth,
-            depth_confidence=torch.ones_like(depth),
-            dynamic=joined("dynamic").to(depth.dtype),
         )
 
 
@@ -339,13 +286,6 @@ class RenderedSource:
                 yield frame
             else:
                 yield np.asarray(cv2.resize(frame, self.size[::-1], interpolation=cv2.INTER_AREA), dtype=np.uint8)
-
-
-def on_canvas(cameras: Cameras, pixels: PixelTransform) -> Cameras:
-    """Convert cameras from the pixels of the video to those of a network canvas."""
-    return dataclasses.replace(
-        cameras, intrinsics=pixels.intrinsics_to_network(cameras.intrinsics), image_size=pixels.canvas_size
-    )
 
 
 _STEPS_S = (0.1, 0.8)
