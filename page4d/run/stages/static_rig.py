@@ -15,7 +15,6 @@ from page4d.errors import Level, Notice, counted
 from page4d.geometry import alignment
 from page4d.geometry.camera import Cameras, unproject
 from page4d.geometry.pixels import PixelTransform, shared_canvas
-from page4d.geometry.statistics import MAD_TO_STD, central_weighted_median
 from page4d.geometry.transforms import Sim3, invert_rigid, transform_points
 from page4d.io.json_records import DOUBLES, FileModel
 from page4d.output.record import RigFitRecord, RigRecord, ViewMotionRecord
@@ -23,7 +22,7 @@ from page4d.output.rig_record import Count
 from page4d.records import Predictions
 from page4d.rig.camera_motion import ViewMotion
 from page4d.run.stage import History, Instant, Stage, bad_state
-from page4d.run.stages.stitch import MAX_CORRESPONDENCES, PlacedChunk, static_pixels
+from page4d.run.stages.stitch import MIN_SCALE_STD, PlacedChunk, robust_std, scale_of_depth
 from page4d.run.stages.world import has_baseline
 from page4d.scene.batches import scene_cameras
 from page4d.scene.records import Scene
@@ -37,14 +36,8 @@ _MIN_STEPS = 3
 _GRID_SIDE = 3
 """Points per side of the grid whose projections are compared."""
 
-_MIN_SCALE_STD = 1e-3
-"""Lower bound on the relative standard deviation of a scale estimate."""
-
 _UNMEASURED_SCALE_STD = 1e-2
 """Relative standard deviation of the scale from camera baselines with too few instants to measure it."""
-
-_INDEPENDENT_PIXELS = 16
-"""Effective number of independent pixels in an overlap, as errors of neighbouring pixels correlate."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,10 +293,10 @@ class StaticRigAligner(Stage[RigState]):
         if known is None:
             own = StaticRig(cameras=average[list(views)], views=views)
             placed = self._place_first(own.apply(predictions, Sim3.identity()))
-            self._scale_std = _MIN_SCALE_STD  # the first chunk defines the scale
+            self._scale_std = MIN_SCALE_STD  # the first chunk defines the scale
         else:
             found = self._scale_of_cameras(predictions, average, known)
-            scale, self._scale_std = found or (torch.ones((), dtype=torch.float64), _MIN_SCALE_STD)
+            scale, self._scale_std = found or (torch.ones((), dtype=torch.float64), MIN_SCALE_STD)
             placed = _aligned(average, known, scale)
         poses, intrinsics = placed.apply_to_cameras(average.world_to_camera), average.intrinsics.clone()
         if known is not None:
@@ -321,7 +314,7 @@ class StaticRigAligner(Stage[RigState]):
         if predictions.scale is Scale.METRIC:
             return one, 0
         cameras = self._scale_of_cameras(predictions, average, anchors)
-        depth = None if held is None else _scale_of_depth(predictions.at_times(0, held.num_times), held)
+        depth = None if held is None else scale_of_depth(predictions.at_times(0, held.num_times), held)
         if depth is None:
             scale, self._scale_std = (one, self._scale_std) if cameras is None else cameras
             return scale, 0
@@ -355,7 +348,7 @@ class StaticRigAligner(Stage[RigState]):
         each = [found for centers in samples if (found := alignment.baseline_ratio(centers, target)) is not None]
         if len(each) < 3:
             return ratio, _UNMEASURED_SCALE_STD
-        return ratio, max(_robust_std((torch.stack(each) / ratio).log()), _MIN_SCALE_STD)
+        return ratio, max(robust_std((torch.stack(each) / ratio).log()), MIN_SCALE_STD)
 
 
 def _aligned(average: Cameras, anchors: StaticRig, scale: Tensor) -> Sim3:
@@ -429,25 +422,3 @@ def _motion_record(
         displacement_px=pixels.displacement_px,
         reason=pixels.reason,
     )
-
-
-def _scale_of_depth(source: Predictions, target: Predictions) -> tuple[Tensor, float, int] | None:
-    """Return the scale from the static pixels of both, its relative standard deviation, and their number."""
-    static = static_pixels(source, target)
-    number = int(static.sum())
-    if not number:
-        return None
-    chosen = static.flatten().nonzero()[:: max(1, -(-number // MAX_CORRESPONDENCES)), 0]
-    depths = [part.depth.flatten()[chosen].double() for part in (source, target)]
-    weights = (source.depth_confidence * target.depth_confidence).flatten()[chosen].double()
-    if not bool((weights > 0).any()):
-        weights = torch.ones_like(weights)
-    ratio = (depths[1] / depths[0]).log()
-    median = central_weighted_median(ratio, weights)
-    std = _robust_std(ratio - median) / _INDEPENDENT_PIXELS**0.5
-    return median.exp(), max(std, _MIN_SCALE_STD), len(chosen)
-
-
-def _robust_std(residuals: Float[Tensor, " K"]) -> float:
-    """Return the standard deviation of normal errors with this median absolute deviation."""
-    return MAD_TO_STD * float(residuals.abs().median())

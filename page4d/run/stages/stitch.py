@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from page4d.conventions import Scale
@@ -13,7 +13,7 @@ from page4d.errors import UsageError
 from page4d.geometry.alignment import DegenerateGeometryError, align_cameras, align_points_robust
 from page4d.geometry.camera import Cameras, project
 from page4d.geometry.rotation import rotation_angle
-from page4d.geometry.statistics import median
+from page4d.geometry.statistics import MAD_TO_STD, central_weighted_median, median
 from page4d.geometry.time_axis import join_times
 from page4d.geometry.transforms import Sim3, interpolate_rigid, transform_points
 from page4d.output.record import RigFitRecord, SeamRecord
@@ -25,6 +25,12 @@ MAX_CORRESPONDENCES = 20_000
 
 _MOVING = 0.5
 """Motion probability above which a pixel is left out of an alignment."""
+
+MIN_SCALE_STD = 1e-3
+"""Lower bound on the relative standard deviation of a scale estimate."""
+
+_INDEPENDENT_PIXELS = 16
+"""Effective number of independent pixels in an overlap, as errors of neighbouring pixels correlate."""
 
 
 class PlacedChunk(NamedTuple):
@@ -220,3 +226,25 @@ def static_pixels(first: Predictions, second: Predictions) -> Bool[Tensor, "B T 
         if part.dynamic is not None:
             static = static & (part.dynamic <= _MOVING)
     return static
+
+
+def scale_of_depth(source: Predictions, target: Predictions) -> tuple[Tensor, float, int] | None:
+    """Return the scale from the static pixels of both, its relative standard deviation, and their number."""
+    static = static_pixels(source, target)
+    number = int(static.sum())
+    if not number:
+        return None
+    chosen = static.flatten().nonzero()[:: max(1, -(-number // MAX_CORRESPONDENCES)), 0]
+    depths = [part.depth.flatten()[chosen].double() for part in (source, target)]
+    weights = (source.depth_confidence * target.depth_confidence).flatten()[chosen].double()
+    if not bool((weights > 0).any()):
+        weights = torch.ones_like(weights)
+    ratio = (depths[1] / depths[0]).log()
+    middle = central_weighted_median(ratio, weights)
+    std = robust_std(ratio - middle) / _INDEPENDENT_PIXELS**0.5
+    return middle.exp(), max(std, MIN_SCALE_STD), len(chosen)
+
+
+def robust_std(residuals: Float[Tensor, " K"]) -> float:
+    """Return the standard deviation of normal errors with this median absolute deviation."""
+    return MAD_TO_STD * float(residuals.abs().median())
