@@ -160,7 +160,7 @@ class ChunkPredictions:
         """
         plan, chunk, overlap = self._plan, self._chunks[index], self._plan.overlap
         length = max(min(chunk.length, plan.pass_length or chunk.length) // 2, 1, 2 * overlap)
-        unaligned = overlap == 0 and not plan.world.is_fixed
+        unaligned = overlap == 0 and not plan.world.aligns_chunks
         if halvings > MAX_HALVINGS or length >= chunk.length or unaligned:
             raise out_of_memory(plan, chunk.length)
         rest = plan_chunks(plan.scene.num_times, length, overlap, start=chunk.start)

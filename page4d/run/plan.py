@@ -157,7 +157,7 @@ def plan_run(scene: Scene, predictor: Predictor, evidence: SceneEvidence | None 
     default = min(_OVERLAP_KNOWN_CAMERAS if world.is_fixed else _OVERLAP, longest // 2)
     overlap = default if settings.overlap is None else settings.overlap
     chunks, warnings = choose_chunks(forecast, limit, settings.chunk, overlap, scene.num_times)
-    if len(chunks) > 1 and overlap == 0 and not world.is_fixed and not evidence.is_pending:
+    if len(chunks) > 1 and overlap == 0 and not world.aligns_chunks and not evidence.is_pending:
         raise UsageError(
             f"an overlap of 0 leaves {len(chunks)} chunks without shared instants to align them by",
             "give a larger ⟨overlap⟩ or ⟨chunk⟩, or the rig's cameras with ⟨calibration⟩",

@@ -281,9 +281,9 @@ class Run:
         chunk = arrived.facts.chunk
         return placed.at_times(last.stop - chunk.start, chunk.length), arrived.facts.memory
 
-    def _registered(self, arrived: ArrivedChunk) -> tuple[Predictions, Sim3]:
+    def _registered(self, arrived: ArrivedChunk, before: Predictions | None = None) -> tuple[Predictions, Sim3]:
         predicted = arrived.predicted
-        return self.world.register(predicted.predictions, predicted.rig, predicted.rig_scale)
+        return self.world.register(predicted.predictions, predicted.rig, predicted.rig_scale, before)
 
     def _place_first(self, first: Predictions) -> Sim3:
         calibrated = scene_cameras(self.scene, first.pixel_transforms, 0, first.num_times)
@@ -292,10 +292,11 @@ class Run:
     def _stitch_and_write(self, chunks: Iterator[ArrivedChunk], held: Predictions | None) -> None:
         """Bring chunks into one world as they arrive, and write them."""
         arrived: list[tuple[ChunkFacts, Sim3]] = []
+        before = None if held is None or not held.num_times else held.at_times(0, 1)
 
         def registered() -> Iterator[tuple[Chunk, Predictions]]:
             for one in chunks:
-                predictions, transform = self._registered(one)
+                predictions, transform = self._registered(one, before)
                 arrived.append((one.facts, transform))
                 del one
                 yield arrived[-1][0].chunk, predictions
@@ -312,6 +313,7 @@ class Run:
         )
         for part in stitched:
             facts, transform = arrived.pop()
+            before = part.following
             # In a fixed world a chunk is brought there by registration, not by stitching.
             self._write_chunk(part, facts, transform if self.world.is_fixed else part.transform)
 

@@ -33,7 +33,7 @@ from page4d.stereo.background import Background
 from page4d.stereo.descriptors import DESCRIPTOR_MODEL, dense_descriptors
 from page4d.stereo.refine import refinement_of
 from page4d.stereo.state import StaticDepth
-from tests.run.truth import TruthPredictor, exact_predictions
+from tests.run.truth import TruthPredictor, exact_predictions, random_similarity
 
 pytestmark = pytest.mark.usefixtures("constant_forecast", "few_steps")
 
@@ -231,6 +231,22 @@ def test_moving_parts_keep_the_depth_of_a_network_without_masks(
     error = torch.cat(errors)
     assert len(error) > 500
     assert float((error > 0.1).float().mean()) < 0.1
+
+
+def test_the_background_of_one_calibrated_camera_has_the_unit_of_what_moves(monkeypatch, tmp_path: Path):
+    """Each prediction has a unit of its own, and one camera has no baseline that determines it."""
+    capture = SyntheticCapture(seed=3, num_views=1, num_times=7, image_size=(56, 70))
+    units = iter(range(9))
+    truth = TruthPredictor(capture, lambda _, predictions: predictions.transformed(random_similarity(next(units))))
+    monkeypatch.setattr(NetworkPredictor, "predict", lambda _, batch, __=None: truth.predict(batch))
+    predictor = NetworkPredictor(network=without_zeros(TINY), device=CPU)
+    reconstruct(capture.scene(), predictor, out=tmp_path, settings=replace(SETTINGS, poses=Poses.INPUT, chunk=4))
+    assert len(truth.calls) == 3  # the background, and two chunks
+    output, exact = open_output(tmp_path), exact_predictions(capture)
+    moving = exact.dynamic[0, :, 0] > 0.5
+    ratio = torch.stack([torch.from_numpy(output.depth(time, "cam01")) for time in range(7)]) / exact.depth[0, :, 0]
+    assert int(moving.sum()) > 150
+    assert float(ratio[moving].median()) == pytest.approx(float(ratio[~moving].median()), rel=0.01)
 
 
 def test_pixels_that_show_the_background_are_not_refined(tmp_path, monkeypatch):

@@ -12,6 +12,7 @@ import torch
 
 from page4d.choices import ExistingOutput, Poses
 from page4d.conventions import Scale
+from page4d.errors import InterruptedRunError, UsageError
 from page4d.exporters.export import export
 from page4d.formats.cameras_json import read_cameras_json
 from page4d.formats.ply import offset_text, read_ply_header
@@ -26,8 +27,8 @@ from page4d.records import Predictions
 from page4d.run.reconstruct import reconstruct
 from page4d.run.stages.world import World
 from page4d.scene.records import Clock, Scene, View
-from tests.run.test_reconstruct import uncalibrated
-from tests.run.truth import exact_predictions, random_similarity
+from tests.run.test_reconstruct import SETTINGS, StopAt, bytes_of, uncalibrated
+from tests.run.truth import TruthPredictor, exact_predictions, random_similarity
 
 CAPTURE = SyntheticCapture(seed=1, num_views=3, num_times=2, image_size=(24, 32))
 
@@ -91,6 +92,25 @@ def test_a_chunk_without_a_baseline_has_the_scale_of_its_predecessor(truth: Pred
     torch.testing.assert_close(registered.depth, truth.depth, rtol=1e-9, atol=1e-9)
     assert float(transform.scale) == pytest.approx(2.0)
     assert world.scale is Scale.METRIC
+
+
+def test_chunks_of_one_calibrated_camera_have_the_scale_of_the_first(tmp_path: Path):
+    """A network predicts each chunk in a unit of its own; one camera has no baseline that determines it."""
+    capture = SyntheticCapture(seed=1, num_views=1, num_times=7, image_size=(24, 32))
+    scene, out = capture.scene(), (tmp_path / "one", tmp_path / "two")
+    predictor = TruthPredictor(capture, lambda start, found: found.transformed(random_similarity(start)))
+    settings = replace(SETTINGS, chunk=3, overlap=1)
+    record = reconstruct(scene, predictor, out=out[0], settings=settings)
+    assert len({chunk.transform.scale for chunk in record.chunks if chunk.transform}) == len(record.chunks) > 2
+    output = open_output(out[0])
+    factors = [output.depth(time, "cam01") / capture.rendered(time, 0).depth.numpy() for time in range(7)]
+    assert np.ptp([np.median(factor) for factor in factors]) < 1e-3 * np.median(factors[0])
+    with pytest.raises(InterruptedRunError):
+        reconstruct(scene, predictor, out=out[1], settings=settings, observer=StopAt(3))
+    reconstruct(scene, predictor, out=out[1], settings=settings, existing=ExistingOutput.RESUME)
+    assert bytes_of(out[1]) == bytes_of(out[0])
+    with pytest.raises(UsageError, match="an overlap of 0 leaves 3 chunks without shared instants"):
+        reconstruct(scene, predictor, out=tmp_path / "none", settings=replace(settings, overlap=0))
 
 
 def test_the_unit_of_length_is_determined_by_the_first_chunk(truth: Predictions):

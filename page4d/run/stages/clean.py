@@ -282,7 +282,9 @@ class Cleaner(Stage[CleaningState]):
             return
         scale = self._so_far.background_scale
         if scale is None:
-            scale = 1.0 if self._plan.world.is_fixed else scale_between(self._background, first)
+            world = self._plan.world
+            has_unit = world.is_fixed and world.scale_is_known
+            scale = 1.0 if has_unit else scale_between(self._background, first)
             self.decided = self._so_far.model_copy(update={"background_scale": scale})
         device, background = self._plan.predictor.device, self._background.scaled(scale)
         fused = fuse_background(to_device(background, device), first.cameras[0, 0].to(device))

@@ -21,8 +21,9 @@ from page4d.geometry.transforms import Sim3
 from page4d.io.json_records import FileModel
 from page4d.output.record import DistanceRecord
 from page4d.records import Predictions
-from page4d.rig.length import TOLERANCE, KnownDistance
+from page4d.rig.length import TOLERANCE, KnownDistance, has_unit
 from page4d.run.stage import History, Instant, Stage
+from page4d.run.stages.stitch import scale_of_depth
 from page4d.run.state_records import transform_of
 from page4d.scene.records import Scene
 
@@ -69,8 +70,9 @@ class World(Stage[WorldState]):
 
     It is fixed if every chunk is registered to it independently, because its cameras are the rig's. Otherwise the
     first chunk is placed and the others are stitched to it. The first chunk determines whether the scale is the
-    rig's; a chunk without a baseline takes the scale of the previous one.
+    rig's; a chunk without a baseline takes the scale at which its depth continues that of the previous one.
 
+    `aligns_chunks` is whether the rig determines scale and place of every chunk, so that chunks need not overlap.
     `scale_source` is the origin of the metre of the rig's cameras, by default their calibration. A rig of which only
     some views have cameras gives the unit; `StaticRigAligner` places its chunks.
 
@@ -105,6 +107,7 @@ class World(Stage[WorldState]):
         depth_fits = not predictor_uses_rig or predicted_scale in (None, scene.scale)
         is_partial = has_cameras and not self._has_rig
         self.scale_is_known = (self._has_rig and depth_fits) or is_partial or self._distance is not None
+        self.aligns_chunks = self.is_fixed and (not self._replaces_cameras or has_unit(scene))
         self._last_scale: Tensor | None = None
         self._scale_is_of_depth: bool | None = None
 
@@ -155,13 +158,18 @@ class World(Stage[WorldState]):
             self._last_scale = last.scale
 
     def register(
-        self, predictions: Predictions, rig: Cameras | None, rig_scale: float | None = None
+        self,
+        predictions: Predictions,
+        rig: Cameras | None,
+        rig_scale: float | None = None,
+        before: Predictions | None = None,
     ) -> tuple[Predictions, Sim3]:
         """Replace a chunk's cameras by the rig's and transform depth and points; also return the transform.
 
         The scale is `rig_scale`, that of a refinement in the rig. Otherwise it is the ratio of the distances between
         the calibrated and between the predicted cameras of the chunk; if those of the first chunk are wrong, it is
-        the one at which the depth of all views agrees in the rig.
+        the one at which the depth of all views agrees in the rig. Without a baseline it is that of depth `before`,
+        at the first instants of the chunk as its predecessor has them in the world.
         Predictions that keep their own cameras are returned unchanged, except that metres of a network become a unit:
         they differ between chunks, so that later chunks are scaled to the first one.
         """
@@ -170,7 +178,7 @@ class World(Stage[WorldState]):
         if not self._replaces_cameras:
             return predictions, Sim3.identity()
         assert rig is not None
-        transform = self._align_to_rig(predictions, rig, rig_scale)
+        transform = self._align_to_rig(predictions, rig, rig_scale, before)
         return replace(predictions.transformed(transform), cameras=rig), transform
 
     def place_first(self, predictions: Predictions, rig: Cameras | None) -> Sim3:
@@ -190,7 +198,13 @@ class World(Stage[WorldState]):
             scale = torch.tensor(self.measured.metres / self.measured.predicted, dtype=torch.float64)
         return Sim3.into_camera(predictions.cameras.world_to_camera[0, 0, 0], scale)
 
-    def _align_to_rig(self, predictions: Predictions, rig: Cameras, rig_scale: float | None = None) -> Sim3:
+    def _align_to_rig(
+        self,
+        predictions: Predictions,
+        rig: Cameras,
+        rig_scale: float | None = None,
+        before: Predictions | None = None,
+    ) -> Sim3:
         predicted = predictions.cameras.world_to_camera.reshape(-1, 4, 4)
         known = rig.world_to_camera.reshape(-1, 4, 4).to(predicted)
         is_first = self._last_scale is None
@@ -212,6 +226,9 @@ class World(Stage[WorldState]):
         if self._last_scale is None:
             self.scale_is_known = False
             self._last_scale = torch.ones((), dtype=torch.float64)
+        elif before is not None:
+            found = scale_of_depth(predictions.at_times(0, before.num_times), before)
+            self._last_scale = self._last_scale if found is None else found[0]
         scaled = predictions.transformed(replace(Sim3.identity(), scale=self._last_scale))
         rigid = alignment.align_cameras(scaled.cameras.world_to_camera.reshape(-1, 4, 4), known, with_scale=False)
         return Sim3(scale=self._last_scale, rotation=rigid.rotation, translation=rigid.translation)
