@@ -10,14 +10,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from jaxtyping import Float
+from torch import Tensor
 
 from page4d.conventions import Scale
-from page4d.errors import InputError, UsageError, listed, shortened
+from page4d.errors import InputError, Notice, UsageError, listed, shortened
 from page4d.formats.camera_model import METRES
 from page4d.geometry.statistics import MAD_TO_STD
 from page4d.geometry.transforms import camera_centers
 from page4d.rig.adjust import CORRELATED_POSES, Observations, joints_of
 from page4d.rig.records import Array, RigRegistration, extent_of
+from page4d.scene.open import UNKNOWN_UNIT
 from page4d.scene.records import Scene, ViewCamera
 
 _METRES = METRES | {"ft": 0.3048}
@@ -71,10 +73,10 @@ def known_length(scene: Scene, text: str | None) -> KnownLength | None:
     found = _calibrated_distance(scene, known)
     if scene.scale is not Scale.METRIC or found is None:
         return known
-    if abs(found - metres) > TOLERANCE * metres:
+    if abs(found[0] - metres) > TOLERANCE * metres:
         raise UsageError(
             f"⟨scale_from⟩: {known.first} and {known.second} are {metres:.4g} m apart, "
-            f"but {found:.4g} m in {scene.calibration}",
+            f"but {found[0]:.4g} m in {scene.calibration}",
             "leave it out, or correct the calibration or its ⟨calibration_unit⟩",
         )
     return known
@@ -104,14 +106,25 @@ def _pair(text: str, names: tuple[str, ...]) -> tuple[str, str]:
     return pairs[0]
 
 
-def _calibrated_distance(scene: Scene, known: KnownDistance) -> float | None:
-    """Return the distance in the calibration's unit, if it has both: the median over time for moving cameras."""
+def _calibrated_distance(scene: Scene, known: KnownDistance) -> tuple[float, float] | None:
+    """Return the distance in the calibration's unit, if it has both, and its variation over time."""
     cameras = [view.camera for view in scene.views if view.name in (known.first, known.second)]
     centers = [camera_centers(camera.world_to_camera) for camera in cameras if camera is not None]
     if len(centers) < 2:
         return None
-    apart = centers[0] - centers[1]
-    return float(apart.norm(dim=-1).reshape(-1).quantile(0.5))
+    return median_distance((centers[0] - centers[1]).norm(dim=-1).reshape(-1))
+
+
+def median_distance(apart: Float[Tensor, " T"]) -> tuple[float, float]:
+    """Return the median of distances, and their relative deviation from it, as a standard deviation."""
+    distance = apart.quantile(0.5)
+    return float(distance), MAD_TO_STD * float((apart / distance - 1).abs().quantile(0.5))
+
+
+def varying_distance(first: str, second: str, variation: float, instants: str) -> Notice:
+    """Return the warning of a known distance that varies over time, although one value gives the scale."""
+    text = f"the distance between {first} and {second} varies by {variation:.1%} over {instants}"
+    return Notice(f"{text}; its median is used. Is the rig rigid?")
 
 
 def has_unit(scene: Scene) -> bool:
@@ -129,9 +142,14 @@ def metric_scene(scene: Scene, known: KnownDistance) -> Scene:
     found = _calibrated_distance(scene, known)
     if scene.scale is Scale.METRIC or found is None:
         return scene
-    if found == 0:
+    distance, variation = found
+    if distance == 0:
         raise UsageError(f"{known.first} and {known.second} coincide in {scene.calibration}", _FORM)
-    return scene_in_metres(scene, known.metres / found)
+    metric = scene_in_metres(scene, known.metres / distance)
+    if variation <= TOLERANCE:
+        return metric
+    notice = varying_distance(known.first, known.second, variation, f"the poses of {scene.calibration}")
+    return replace(metric, notices=(*metric.notices, notice))
 
 
 def scene_in_metres(scene: Scene, metres_per_unit: float) -> Scene:
@@ -149,6 +167,7 @@ def scene_in_metres(scene: Scene, metres_per_unit: float) -> Scene:
         depth_levels=levels,
         world_offset=scene.world_offset and (x, y, z),
         surveyed={},
+        notices=tuple(notice for notice in scene.notices if notice != UNKNOWN_UNIT),
     )
 
 

@@ -233,13 +233,17 @@ def _with_calibration(scene: Scene, options: SceneOptions, all_names: tuple[str,
     return near_origin(calibrated, calibration.path.name)
 
 
+UNKNOWN_UNIT = Notice("the unit of the calibration is unknown; pass ⟨calibration_unit⟩ for a metric result")
+"""Notice of a scene whose lengths are arbitrary."""
+
+
 def _scale_notice(cameras: tuple[ViewCamera, ...], scale: Scale) -> tuple[Notice, ...]:
     undistorted = sum(camera.distortion is not None for camera in cameras)
     notices = []
     if undistorted:
         notices.append(Notice(f"{undistorted} of {len(cameras)} views are undistorted on load", Level.INFO))
     if scale is Scale.ARBITRARY:
-        notices.append(Notice("the unit of the calibration is unknown; pass ⟨calibration_unit⟩ for a metric result"))
+        notices.append(UNKNOWN_UNIT)
     return tuple(notices)
 
 

@@ -15,6 +15,7 @@ from page4d.output.reader import open_output
 from page4d.records import Predictions
 from page4d.rig.length import known_length, metric_scene
 from page4d.run.reconstruct import reconstruct
+from page4d.scene.open import UNKNOWN_UNIT
 from page4d.scene.records import Scene
 from tests.run.test_reconstruct import CAPTURE, SETTINGS, in_random_world, uncalibrated
 from tests.run.truth import TruthPredictor
@@ -95,6 +96,20 @@ def test_a_known_length_scales_a_calibration_and_its_measured_depth_to_metres():
     torch.testing.assert_close(
         scaled.views[1].camera.world_to_camera[:3, 3], 2 * CAPTURE.cameras.world_to_camera[0, 1, :3, 3]
     )
+
+
+def test_a_distance_of_calibrated_cameras_that_varies_is_a_warning_and_gives_the_unit():
+    capture = SyntheticCapture(seed=5, num_views=2, num_times=4, image_size=(24, 32), moving_cameras=True)
+    scene = replace(capture.scene(), scale=Scale.ARBITRARY, notices=(UNKNOWN_UNIT,))
+    assert metric_scene(scene, known_length(scene, "cam01-cam02=1m")).notices == ()
+    camera = scene.views[1].camera
+    moving = camera.world_to_camera.clone()
+    moving[:, :3, 3] *= torch.tensor([1.0, 1.1, 1.2, 1.3])[:, None]
+    apart = replace(
+        scene, views=(scene.views[0], replace(scene.views[1], camera=replace(camera, world_to_camera=moving)))
+    )
+    (notice,) = metric_scene(apart, known_length(apart, "cam01-cam02=1m")).notices
+    assert "the distance between cam01 and cam02 varies by" in notice.text
 
 
 def test_a_distance_between_coinciding_cameras_is_refused(tmp_path: Path):

@@ -16,12 +16,11 @@ from page4d.errors import InputError, Level, Notice, counted
 from page4d.geometry import alignment
 from page4d.geometry.alignment import DegenerateGeometryError
 from page4d.geometry.camera import Cameras
-from page4d.geometry.statistics import MAD_TO_STD
 from page4d.geometry.transforms import Sim3
 from page4d.io.json_records import FileModel
 from page4d.output.record import DistanceRecord
 from page4d.records import Predictions
-from page4d.rig.length import TOLERANCE, KnownDistance, has_unit
+from page4d.rig.length import TOLERANCE, KnownDistance, has_unit, median_distance, varying_distance
 from page4d.run.stage import History, Instant, Stage
 from page4d.run.stages.stitch import scale_of_depth
 from page4d.run.state_records import transform_of
@@ -39,10 +38,9 @@ def measure_distance(predictions: Predictions, known: KnownDistance) -> Distance
     """
     first, second = (predictions.view_names.index(name) for name in (known.first, known.second))
     centers = predictions.cameras.centers[0].double()
-    apart: Tensor = (centers[:, first] - centers[:, second]).norm(dim=-1)
-    predicted = apart.quantile(0.5)
+    predicted, variation = median_distance((centers[:, first] - centers[:, second]).norm(dim=-1))
     depth = predictions.depth[predictions.known]
-    if float(predicted) <= (_MIN_BASELINE * float(depth.median()) if depth.numel() else 0.0):
+    if predicted <= (_MIN_BASELINE * float(depth.median()) if depth.numel() else 0.0):
         raise InputError(
             f"the predicted cameras of {known.first} and {known.second} coincide, so their distance gives no scale",
             "name two views farther apart with ⟨scale_from⟩",
@@ -50,8 +48,8 @@ def measure_distance(predictions: Predictions, known: KnownDistance) -> Distance
     return DistanceRecord(
         views=(known.first, known.second),
         metres=known.metres,
-        predicted=float(predicted),
-        variation=MAD_TO_STD * float((apart / predicted - 1).abs().quantile(0.5)),
+        predicted=predicted,
+        variation=variation,
         num_times=predictions.num_times,
     )
 
@@ -274,6 +272,5 @@ def _distance_notice(distance: DistanceRecord) -> Notice:
     """Report the known distance that fixes the scale; a distance that varies over time is a warning."""
     pair, count = " and ".join(distance.views), f"the first {counted(distance.num_times, 'instant')}"
     if distance.variation > TOLERANCE:
-        text = f"the distance between {pair} varies by {distance.variation:.1%} over {count}; its median is used"
-        return Notice(f"{text}. Is the rig rigid?")
+        return varying_distance(*distance.views, distance.variation, count)
     return Notice(f"metric scale from the median distance between {pair} over {count}", Level.INFO)
