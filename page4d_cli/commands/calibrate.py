@@ -4,7 +4,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
-from page4d.errors import Page4DError
+from page4d.errors import InterruptedRunError, Page4DError, Stopped
 from page4d.io.atomic import check_file
 from page4d.options import OUTPUT, CalibrateSettings, Option
 from page4d_cli import console, options
@@ -72,7 +72,11 @@ def calibrate(
                     draw_corners(found, report)
             raise
         if report is not None:
-            draw_corners(found, report)
+            try:
+                draw_corners(found, report)
+            except Stopped as stop:
+                hint = f"the calibration is in '{out}'; --overwrite repeats it"
+                raise InterruptedRunError("interrupted before the picture was drawn", hint, stop.number) from stop
     if not (as_json or quiet):
         placed = [camera.view for camera in found.record.cameras if camera.placed]
         world = world_fields(found.record.world)

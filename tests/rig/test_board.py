@@ -14,7 +14,7 @@ from scipy.spatial.transform import Rotation
 
 from page4d.choices import LensModel, UpAxis
 from page4d.conventions import Scale
-from page4d.errors import InputError, OutputError, Page4DError
+from page4d.errors import InputError, OutputError, Page4DError, Stopped
 from page4d.formats import calibrations
 from page4d.formats.calibrations import read_calibration
 from page4d.geometry.distortion import Distortion
@@ -688,6 +688,12 @@ def test_the_command_calibrates_a_rig_from_pictures(tmp_path: Path, capsys, monk
         kept = tmp_path / "kept.json"
         assert run([*map(str, words[:5]), str(kept), "--report", str(tmp_path / "other.png")]) != 0
         assert kept.exists()
+    with monkeypatch.context() as patched:  # nor one that is interrupted, and the message names the calibration
+        patched.setattr(calibration, "draw_corners", Mock(side_effect=Stopped(15)))
+        capsys.readouterr()
+        assert run([*map(str, words[:5]), str(tmp_path / "i.json"), "--report", str(tmp_path / "i.png"), "-q"]) == 143
+        assert f"the calibration is in '{tmp_path}/i.json'" in capsys.readouterr().err
+        assert (tmp_path / "i.json").exists()
     with monkeypatch.context() as patched:  # nor does it hide where cameras are kept that a format does not hold
         for module, name in ((calibrations, "write_calibration"), (calibration, "draw_corners")):
             patched.setattr(module, name, Mock(side_effect=OutputError(f"fault of {name}")))
