@@ -18,9 +18,9 @@ from page4d.exporters.job import ExportJob, Written
 from page4d.exporters.plan import check_options, plan_job
 from page4d.formats.ply import offset_text
 from page4d.installation import require_extra
-from page4d.io.atomic import file_sha256, real_path
+from page4d.io.atomic import file_sha256, leftovers, real_path
 from page4d.io.exhaustion import limits_named
-from page4d.io.folders import check_replaceable, given_path, leftovers, staged_folder, write_json
+from page4d.io.folders import check_replaceable, given_path, staged_folder, write_json
 from page4d.io.json_records import FileModel, read_model
 from page4d.keywords import ExportKeywords
 from page4d.options import ExportSettings, in_options, split_options
@@ -242,7 +242,7 @@ def run_export(
         files = [path for path in staged.rglob("*") if path.is_file()]
         record = export_record(job, written, len(files), sum(path.stat().st_size for path in files))
         write_json(staged / RECORD_NAME, record.model_dump(mode="json"))
-    if left := leftovers(folder):
+    if left := [path.name for path in leftovers(real_path(folder))]:
         remark = f"next to it, killed exports left {listed(left, 3)}: delete them, unless another export is running"
         record = record.model_copy(update={"remarks": [*record.remarks, remark]})
     if progress is not None and done < total:

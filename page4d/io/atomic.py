@@ -159,16 +159,23 @@ def write_bytes_atomic(path: Path, data: bytes) -> WrittenFile:
 def open_atomic(path: Path) -> Iterator[BinaryIO]:
     """Open a temporary file that replaces `path` when the body ends; if the body raises, the older file remains.
 
-    The file is synced before it is renamed, its folder after that. The folder must exist.
+    The file is synced before it is renamed, its folder after that. The folder must exist. It is locked while it is
+    written; those of killed processes, which no longer hold their locks, are deleted.
 
     Raises:
         OSError: if the file cannot be written; no temporary file remains.
     """
+    for left in leftovers(path):
+        with suppress(OSError), left.open("rb") as file:  # of a running process: BlockingIOError
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            left.unlink()
     with (
         _replacing(path, part := part_name(path)),
         _created(part) as handle,
         open(handle, "wb", closefd=False) as file,
     ):
+        with suppress(OSError):  # some network file systems have no locks
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield file
 
 
@@ -254,6 +261,14 @@ def real_path(path: Path) -> Path:
 def part_name(path: Path) -> Path:
     """Return a new temporary name in the folder of `path`, of the form `.name.xxxxxxxx.part`."""
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+
+
+def leftovers(target: Path) -> list[Path]:
+    """Return temporary names next to a target: of processes that were killed, or are writing it now."""
+    pattern = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{8}}\.part")
+    with suppress(OSError):  # a parent that may be written, not listed
+        return sorted(path for path in target.parent.iterdir() if pattern.fullmatch(path.name))
+    return []
 
 
 def _sync_folder(folder: Path) -> None:

@@ -5,7 +5,6 @@ Folders are written under a temporary name, synced, and renamed.
 
 import errno
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -137,15 +136,6 @@ def staged_folder(target: Path, *, replace: bool = False) -> Iterator[Path]:
     finally:
         with deferred_signals():
             shutil.rmtree(staged, ignore_errors=True)
-
-
-def leftovers(target: Path) -> list[str]:
-    """Return names of temporary folders next to a target: of processes that were killed, or are writing it now."""
-    target = real_path(target)
-    pattern = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{8}}\.part")
-    with suppress(OSError):  # a parent that may be written, not listed
-        return sorted(path.name for path in target.parent.iterdir() if pattern.fullmatch(path.name))
-    return []
 
 
 def _move(staged: Path, target: Path) -> None:

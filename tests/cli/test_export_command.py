@@ -23,7 +23,7 @@ from page4d.exporters import npz, splat
 from page4d.exporters.export import RECORD_NAME, plan_exports
 from page4d.exporters.formats import FORMATS, PictureUse
 from page4d.formats.ply import PointCloud
-from page4d.io.folders import leftovers
+from page4d.io.atomic import leftovers
 from page4d_cli.commands import doctor
 from tests.exporters.capture import Capture, make_capture
 from tests.forks import command, forked

@@ -55,6 +55,21 @@ def test_a_streamed_file_replaces_the_older_one_when_it_is_complete(tmp_path):
     assert files_below(tmp_path) == ["x"]
 
 
+def test_streamed_files_of_killed_processes_are_deleted_and_those_being_written_kept(tmp_path):
+    target, other = tmp_path / "x", tmp_path / ".y.0123abcd.part"
+    killed, folder = tmp_path / ".x.0123abcd.part", tmp_path / ".x.0123abce.part"
+    for path in (killed, other):
+        path.write_bytes(b"half")
+    folder.mkdir()
+    with open_atomic(target) as first, open_atomic(target) as second:
+        first.write(b"first")
+        second.write(b"second")
+        assert not killed.exists()
+    assert target.read_bytes() == b"first"
+    assert other.exists()
+    assert folder.is_dir()
+
+
 def test_the_users_umask_decides_the_mode(tmp_path):
     before = os.umask(0o027)
     try:
