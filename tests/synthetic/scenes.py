@@ -55,9 +55,11 @@ SETTINGS = (ROOM, TABLE, GARDEN, PATIO)
 TIMES = torch.tensor([[0.3, 1.1]], dtype=torch.float64)
 
 
-def filmed(setting: Setting, times: Tensor = TIMES, **options: object) -> tuple[Worlds, Cameras, Rendered]:
+def filmed(
+    setting: Setting, times: Tensor = TIMES, size: tuple[int, int] = SIZE, **options: object
+) -> tuple[Worlds, Cameras, Rendered]:
     """Render a setting in double precision."""
-    world, cameras = setting.world, setting.cameras(times)
+    world, cameras = setting.world, setting.cameras(times, size)
     return world, cameras, render(world, cameras, times, **({"dtype": torch.float64} | options))
 
 

@@ -9,11 +9,22 @@ import torch
 from page4d.errors import ShapeError
 from page4d.geometry.camera import unproject, world_points
 from page4d.lab.synthetic.furnish import sample_world
-from page4d.lab.synthetic.rays import Candidates, RayPackets, closest_hit, cull, occluded, split_packets
+from page4d.lab.synthetic.rays import Candidates, RayPackets, closest_hit, cull, occluded
 from page4d.lab.synthetic.render import render, render_rolling
 from page4d.lab.synthetic.rigs import build_rig
 from page4d.lab.synthetic.world import Lights, Shape, Snapshots, Worlds, build_world
-from tests.synthetic.scenes import EXACT, GARDEN, ROOM, SETTINGS, SIZE, TABLE, TIMES, distance_to_surface, filmed
+from tests.synthetic.scenes import (
+    EXACT,
+    GARDEN,
+    ROOM,
+    SETTINGS,
+    SIZE,
+    TABLE,
+    TIMES,
+    Setting,
+    distance_to_surface,
+    filmed,
+)
 
 
 def kind(setting):
@@ -82,12 +93,17 @@ def test_culling_leaves_hits_and_occlusion_unchanged(setting):
     assert len(candidates.packet) < 0.5 * len(all_candidates.packet)
     fast, slow = (closest_hit(snapshots, packets, some) for some in (candidates, all_candidates))
     assert all(torch.equal(a, b) for a, b in zip(fast, slow, strict=True))
-    before = cull(snapshots, packets, 1.0)
-    parts, part_candidates = split_packets(snapshots, packets, before, 4, 1.0)
-    dark = occluded(snapshots, packets, all_candidates, 1.0)
-    assert torch.equal(occluded(snapshots, packets, before, 1.0), dark)
-    assert torch.equal(occluded(snapshots, parts, part_candidates, 1.0).reshape(dark.shape), dark)
+    dark = occluded(snapshots, packets, all_candidates)
+    assert torch.equal(occluded(snapshots, packets, cull(snapshots, packets, 1.0)), dark)
     assert 0.01 < float(dark.double().mean()) < 0.99
+
+
+def test_a_distant_sun_casts_every_shadow_in_single_precision(monkeypatch):
+    setting = Setting(1, outdoors=True)
+    _, _, fast = filmed(setting, TIMES[:, :1], size=(252, 336), dtype=torch.float32)
+    monkeypatch.setattr("page4d.lab.synthetic.render.cull", lambda *packets: every_pair(*packets[:2]))
+    _, _, slow = filmed(setting, TIMES[:, :1], size=(252, 336), dtype=torch.float32)
+    assert torch.equal(fast.light, slow.light)
 
 
 def test_single_precision_agrees_with_double():

@@ -80,7 +80,7 @@ def _occluded(
     packets = RayPackets(
         instant=instant, origin=centers.T.repeat_interleave(direction.shape[2], 1), direction=direction.flatten(1, 2)
     )
-    hidden = occluded(snapshots, packets, cull(snapshots, packets, 1.0), 1.0)
+    hidden = occluded(snapshots, packets, cull(snapshots, packets, 1.0))
     return hidden.reshape(len(points), -1)[:, :count].reshape(points.shape[:3])
 
 

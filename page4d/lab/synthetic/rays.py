@@ -47,9 +47,8 @@ class RayPackets:
         axis = mean * mean.square().sum(0).rsqrt()
         a, b, c = axis[..., None]
         along = torch.addcmul(torch.addcmul(x * a, y, b), z, c)
-        squared = torch.addcmul(torch.addcmul(x * x, y, y), z, z)
-        nearest = along.clamp(min=1e-6).square()
-        spread = (squared / nearest - 1).amax(-1).clamp(min=0).sqrt()
+        across = (self.direction - axis[..., None] * along).square().sum(0)
+        spread = (across / along.clamp(min=1e-6).square()).amax(-1).sqrt()
         return axis, spread, along.amax(-1)
 
 
@@ -97,20 +96,6 @@ def cull(
     return _cull_boxes(snapshots, packets, candidates, max_distance)
 
 
-def split_packets(
-    snapshots: Snapshots, packets: RayPackets, candidates: Candidates, parts: int, max_distance: float = torch.inf
-) -> tuple[RayPackets, Candidates]:
-    """Split every packet into `parts` packets of neighbouring rays and cull their candidates again."""
-    smaller = RayPackets(
-        instant=packets.instant.repeat_interleave(parts),
-        origin=packets.origin.repeat_interleave(parts, dim=1),
-        direction=packets.direction.reshape(3, len(packets.instant) * parts, -1),
-    )
-    count = len(packets.instant)
-    parents = torch.arange(count, device=packets.instant.device).repeat_interleave(parts)
-    return smaller, _cull_boxes(snapshots, smaller, candidates.for_packets(parents, count), max_distance)
-
-
 def closest_hit(
     snapshots: Snapshots, packets: RayPackets, candidates: Candidates
 ) -> tuple[Float[Tensor, "K P"], Int[Tensor, "K P"]]:
@@ -131,11 +116,11 @@ def closest_hit(
     return best, which.long()
 
 
-def occluded(snapshots: Snapshots, packets: RayPackets, candidates: Candidates, before: float) -> Bool[Tensor, "K P"]:
-    """Return which rays hit an object, other than room and ground, closer than `before`."""
+def occluded(snapshots: Snapshots, packets: RayPackets, candidates: Candidates) -> Bool[Tensor, "K P"]:
+    """Return which rays hit an object, other than room and ground, closer than the length of their directions."""
     dark = torch.zeros(packets.direction.shape[1:], dtype=torch.bool, device=packets.direction.device)
     for own, near in _intersections(snapshots, packets, candidates):
-        hit = near < before
+        hit = near < 1
         for chosen in _rounds(own.packet):
             rows = own.packet.index_select(0, chosen)
             dark.index_copy_(0, rows, dark.index_select(0, rows) | hit.index_select(0, chosen))

@@ -13,7 +13,7 @@ from page4d.errors import ShapeError
 from page4d.geometry.camera import Cameras
 from page4d.geometry.time_axis import map_tensors
 from page4d.lab.synthetic.materials import Texture, noise, smoothstep
-from page4d.lab.synthetic.rays import Candidates, RayPackets, closest_hit, cull, occluded, split_packets
+from page4d.lab.synthetic.rays import Candidates, RayPackets, closest_hit, cull, occluded
 from page4d.lab.synthetic.rigs import CameraRigs
 from page4d.lab.synthetic.world import ROOM_FACES, Lights, Shape, Snapshots, Worlds
 
@@ -22,9 +22,6 @@ SHADOW_GAP = 2e-3
 
 OCCLUSION_REACH, OCCLUSION_STRENGTH = 0.3, 0.4
 """Decay length in metres and maximum of the ambient occlusion near walls and floor."""
-
-SHADOW_PARTS, SPLIT_MIN_RAYS = 4, 32
-"""Number of parts that packets are split into for shadow rays, and the minimum size of packets that are split."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,10 +91,7 @@ def _direct_light(
     # Points that need no shadow ray take the mean direction of those that do, which keeps bounding cones narrow.
     toward = torch.where(lit, from_light, _mean(from_light, lit))
     shadow = RayPackets(instant=instant, origin=light, direction=toward)
-    candidates = cull(snapshots, shadow, 1.0, lit.any(-1))
-    if toward.shape[2] >= SPLIT_MIN_RAYS:
-        shadow, candidates = split_packets(snapshots, shadow, candidates, SHADOW_PARTS, 1.0)
-    dark = occluded(snapshots, shadow, candidates, 1.0).reshape(lit.shape) & lit
+    dark = occluded(snapshots, shadow, cull(snapshots, shadow, 1.0, lit.any(-1))) & lit
     faded = facing / (1 + squared / lights["reach"][:, None].square())
     return faded * (lit & ~dark), dark
 
@@ -232,7 +226,6 @@ class _Rays:
         self.instants, self.views = cameras.intrinsics.shape[:2].numel(), cameras.intrinsics.shape[2]
         rows = min(8, self.size[0])
         self.tile = (rows, PACKET_SIZE // rows)
-        self.block = (4, 4) if rows == 8 else (rows, self.tile[1] // SHADOW_PARTS)
         self.count = (-(-self.size[0] // self.tile[0]), -(-self.size[1] // self.tile[1]))
         to_world = cameras.camera_to_world
         back = to_world[..., :3, :3] @ torch.linalg.inv(cameras.intrinsics)
@@ -280,17 +273,12 @@ class _Rays:
             whole = image.new_zeros(*image.shape[:-2], height, width)
             whole[..., : image.shape[-2], : image.shape[-1]] = image
             image = whole
-        rows, columns = (size // part for size, part in zip(self.tile, self.block, strict=True))
-        split = image.reshape(
-            *image.shape[:-2], self.count[0], rows, self.block[0], self.count[1], columns, self.block[1]
-        )
-        return split.movedim((-3, -5, -2, -4), (-5, -4, -3, -2)).flatten(-4).flatten(-3, -2)
+        split = image.reshape(*image.shape[:-2], self.count[0], self.tile[0], self.count[1], self.tile[1])
+        return split.transpose(-3, -2).flatten(-2).flatten(-3, -2)
 
     def join(self, values: Tensor, leading: tuple[int, ...]) -> Tensor:
         """Join tiles [K, P] to images [*leading, H, W]."""
-        rows, columns = (size // part for size, part in zip(self.tile, self.block, strict=True))
-        split = values.reshape(*leading, *self.count, rows, columns, *self.block)
-        whole = split.movedim((-5, -4, -3, -2), (-3, -5, -2, -4)).flatten(-3).flatten(-4, -2)
+        whole = values.reshape(*leading, *self.count, *self.tile).transpose(-3, -2).flatten(-2).flatten(-3, -2)
         return whole[..., : self.size[0], : self.size[1]].contiguous()
 
 
