@@ -187,8 +187,9 @@ def no_points_notice(num_points: int, points: PointOptions) -> Notice | None:
     """Warn of clouds without any point."""
     if num_points:
         return None
-    filters = f"⟨min_confidence={points.min_confidence:g}⟩ and ⟨edge_angle_deg={points.edge_angle_deg:g}⟩"
-    return Notice(f"all point clouds are empty: no pixel has depth and passes {filters}")
+    filters = [f"⟨min_confidence={points.min_confidence:g}⟩", f"⟨edge_angle_deg={points.edge_angle_deg:g}⟩"]
+    filters += [f"⟨min_views={points.min_views}⟩"] if points.min_views else []
+    return Notice(f"all point clouds are empty: no pixel has depth and passes {' and '.join(filters)}")
 
 
 def begun_record(plan: RunPlan, layout: OutputLayout, state: RunState) -> RunRecord:
