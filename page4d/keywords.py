@@ -7,25 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypedDict
 
-from page4d.choices import (
-    CalibrationMatch,
-    CalibrationResize,
-    CameraMotion,
-    DepthAlignment,
-    DepthSize,
-    ImageFormat,
-    LengthUnit,
-    LensModel,
-    MaskMeaning,
-    Pinhole,
-    PointLayer,
-    Poses,
-    Precision,
-    Preprocess,
-    Registration,
-    UpAxis,
-    WorldFrame,
-)
+from page4d import choices
 from page4d.options import PointOptions
 
 
@@ -40,12 +22,12 @@ class SceneKeywords(TypedDict, total=False):
     frames: tuple[int | None, int | None] | str
     max_frames: int | None
     calibration: Path | str | None
-    calibration_unit: LengthUnit | str | None
-    calibration_match: CalibrationMatch | str
-    calibration_resize: CalibrationResize | str | None
+    calibration_unit: choices.LengthUnit | str | None
+    calibration_match: choices.CalibrationMatch | str
+    calibration_resize: choices.CalibrationResize | str | None
     again: Sequence[str] | str
     masks: Path | str | None
-    mask_meaning: MaskMeaning | str
+    mask_meaning: choices.MaskMeaning | str
     depth: Path | str | None
     depth_levels: float | None
     allow_damaged: bool
@@ -55,12 +37,12 @@ class SceneKeywords(TypedDict, total=False):
 class RigKeywords(SceneKeywords, total=False):
     """Options of the scene and of the cameras of a rig."""
 
-    register: Registration | str
+    register: choices.Registration | str
     focal: str | float | None
     intrinsics: Path | str | None
     scale_from: str | None
-    world: WorldFrame | str
-    up: UpAxis | str
+    world: choices.WorldFrame | str
+    up: choices.UpAxis | str
     floor_at: Path | str | None
     seed: int
 
@@ -73,15 +55,15 @@ class ReconstructKeywords(RigKeywords, total=False):
     untrained: bool
     preset: str
     device: str
-    precision: Precision | str
+    precision: choices.Precision | str
     long_side: int | None
-    depth_size: int | DepthSize | str
-    preprocess: Preprocess | str
+    depth_size: int | choices.DepthSize | str
+    preprocess: choices.Preprocess | str
     chunk: int | str | None
     overlap: int | None
     memory_bytes: int | str | None
-    poses: Poses | str
-    camera_motion: CameraMotion | str
+    poses: choices.Poses | str
+    camera_motion: choices.CameraMotion | str
     check_calibration: bool
     refine: bool
     fuse: bool
@@ -108,10 +90,10 @@ class CalibrateKeywords(SceneKeywords, total=False):
 
     board: str
     lenses: Path | str | None
-    lens_model: LensModel | str
+    lens_model: choices.LensModel | str
     intrinsics: Path | str | None
     floor_at: int | Path | str | None
-    up: UpAxis | str
+    up: choices.UpAxis | str
 
 
 class ExportKeywords(TypedDict, total=False):
@@ -125,14 +107,14 @@ class ExportKeywords(TypedDict, total=False):
     max_points: int | None
     voxel: float
     min_confidence: float
-    only: PointLayer | str
+    only: choices.PointLayer | str
     seed: int
     images: bool
-    image_format: ImageFormat | str | None
+    image_format: choices.ImageFormat | str | None
     image_size: int | None
-    pinhole: Pinhole | str | None
+    pinhole: choices.Pinhole | str | None
     pinhole_focal: float | None
-    up: UpAxis | str
+    up: choices.UpAxis | str
     scale: float | str | None
     text: bool
     split: bool
@@ -142,7 +124,7 @@ class ExportKeywords(TypedDict, total=False):
 class EvaluateKeywords(TypedDict, total=False):
     """Options of `evaluate`."""
 
-    alignments: Sequence[DepthAlignment | str] | None
+    alignments: Sequence[choices.DepthAlignment | str] | None
     max_depth: float | None
     threshold: float | None
     points_per_instant: int

@@ -16,25 +16,7 @@ from typing import Annotated, Any, get_type_hints
 
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, NonNegativeFloat, NonNegativeInt, PositiveInt
 
-from page4d.choices import (
-    CalibrationMatch,
-    CalibrationResize,
-    CameraMotion,
-    DepthAlignment,
-    DepthSize,
-    ImageFormat,
-    LengthUnit,
-    LensModel,
-    MaskMeaning,
-    Pinhole,
-    PointLayer,
-    Poses,
-    Precision,
-    Preprocess,
-    Registration,
-    UpAxis,
-    WorldFrame,
-)
+from page4d import choices
 from page4d.conventions import MAX_FPS
 from page4d.errors import OPTION, UsageError, did_you_mean, shortened
 from page4d.io.atomic import parse_pin, parse_sha256
@@ -171,12 +153,12 @@ def _parse_chunk(text: str) -> int | None:
     return number
 
 
-def _parse_depth_size(text: str) -> int | DepthSize:
+def _parse_depth_size(text: str) -> int | choices.DepthSize:
     """Parse the resolution of depth: a name, or a long side in pixels."""
-    if text in list(DepthSize):
-        return DepthSize(text)
+    if text in list(choices.DepthSize):
+        return choices.DepthSize(text)
     if not MIN_LONG_SIDE <= (number := parse_count(text)) <= MAX_LONG_SIDE:
-        names = ", ".join(DepthSize)
+        names = ", ".join(choices.DepthSize)
         raise ValueError(f"'{shortened(text)}' is neither one of {names} nor {MIN_LONG_SIDE} to {MAX_LONG_SIDE} px")
     return number
 
@@ -199,7 +181,7 @@ def parse_memory(text: str) -> int | None:
 
 
 CalibResize = Annotated[
-    CalibrationResize | None,
+    choices.CalibrationResize | None,
     Option(
         "If videos and calibrated images differ in size. scale: the whole image was resized. crop-center: equal "
         "margins were cut off, pixels are as large as before.",
@@ -210,7 +192,7 @@ CalibResize = Annotated[
 _Intrinsics = Annotated[
     Path | None, Option("Lenses from a calibration whose poses are not used.", RIG, metavar="FILE")
 ]
-_Up = Annotated[UpAxis, Option("Axis that points up in an upright world. auto: z.", RIG, "AXIS")]
+_Up = Annotated[choices.UpAxis, Option("Axis that points up in an upright world. auto: z.", RIG, "AXIS")]
 WEIGHTS_METAVAR = "NAME|hf:...|FILE"
 WEIGHTS_HELP = (
     "A name of 'page4d weights list', a file, or hf:org/name@revision:file of the Hugging Face hub (revision and "
@@ -228,7 +210,7 @@ Sha256 = Annotated[
 ]
 Device = Annotated[str, Option("Device of the computation.", NETWORK, "auto|cpu|cuda|cuda:N")]
 NetworkPrecision = Annotated[
-    Precision, Option("auto: bf16 on a GPU that supports it, else fp32.", NETWORK, expert=True)
+    choices.Precision, Option("auto: bf16 on a GPU that supports it, else fp32.", NETWORK, expert=True)
 ]
 AllowDamaged = Annotated[bool, Option("Use the intact frames of damaged videos.", SCENE, expert=True)]
 MaxPixels = Annotated[
@@ -276,11 +258,11 @@ class SceneOptions:
         RIG,
         "FILE",
     )
-    calibration_unit: LengthUnit | None = option(
+    calibration_unit: choices.LengthUnit | None = option(
         None, "Unit of length of a calibration whose format has none.", RIG, expert=True
     )
-    calibration_match: CalibrationMatch = option(
-        CalibrationMatch.NAME, "Pair cameras and views by name or in order.", RIG, expert=True
+    calibration_match: choices.CalibrationMatch = option(
+        choices.CalibrationMatch.NAME, "Pair cameras and views by name or in order.", RIG, expert=True
     )
     calibration_resize: CalibResize = None
     again: Annotated[tuple[str, ...], text_form(_parse_names)] = option(
@@ -291,8 +273,8 @@ class SceneOptions:
         is_list=True,
     )
     masks: Path | None = option(None, "Masks: <view>/*.png or <view>.mp4.", SCENE, "FOLDER")
-    mask_meaning: MaskMeaning = option(
-        MaskMeaning.DYNAMIC, "Meaning of mask pixels above half the maximum.", SCENE, expert=True
+    mask_meaning: choices.MaskMeaning = option(
+        choices.MaskMeaning.DYNAMIC, "Meaning of mask pixels above half the maximum.", SCENE, expert=True
     )
     depth: Path | None = option(
         None,
@@ -349,7 +331,7 @@ class NetworkOptions:
         "mv-small", f"Network that ⟨untrained⟩ builds: {NETWORK_PRESETS}.", NETWORK, "NAME", expert=True
     )
     device: Device = "auto"
-    precision: NetworkPrecision = Precision.AUTO
+    precision: NetworkPrecision = choices.Precision.AUTO
 
     def __post_init__(self) -> None:
         if self.weights is not None and self.untrained:
@@ -394,8 +376,8 @@ class PointOptions:
 class _RigSettings:
     """What is known of the lenses of a rig, the evidence for its cameras, and the world of the result."""
 
-    register: Registration = option(
-        Registration.AUTO,
+    register: choices.Registration = option(
+        choices.Registration.AUTO,
         "Evidence: body keypoints of people ('page4d weights get people'), texture ('page4d weights get texture' "
         "widens it), or both.",
         RIG,
@@ -418,14 +400,14 @@ class _RigSettings:
         RIG,
         "A-B=1.25m",
     )
-    world: WorldFrame = option(
-        WorldFrame.AUTO,
+    world: choices.WorldFrame = option(
+        choices.WorldFrame.AUTO,
         "World of the cameras: upright on the floor (from people who stand or walk), calibration, or first-camera. "
         "auto: that of a calibration, else upright if people show it, else first-camera.",
         RIG,
         "MODE",
     )
-    up: _Up = UpAxis.AUTO
+    up: _Up = choices.UpAxis.AUTO
     floor_at: Path | None = option(
         None,
         "Points on the floor of an upright world: a table of point, view, x, y (pixels); columns X, Y, Z (metres) "
@@ -439,9 +421,9 @@ class _RigSettings:
     def __post_init__(self) -> None:
         if self.focal is not None and self.intrinsics is not None:
             raise UsageError("⟨focal⟩ and ⟨intrinsics⟩ contradict each other", "give one of them")
-        has_axis = self.up is not UpAxis.AUTO
+        has_axis = self.up is not choices.UpAxis.AUTO
         asked = "⟨floor_at⟩" if self.floor_at is not None else f"⟨up={self.up}⟩" if has_axis else ""
-        if asked and self.world in (WorldFrame.CALIBRATION, WorldFrame.FIRST_CAMERA):
+        if asked and self.world in (choices.WorldFrame.CALIBRATION, choices.WorldFrame.FIRST_CAMERA):
             raise UsageError(f"{asked} with ⟨world={self.world}⟩", "leave one of them out")
 
 
@@ -467,7 +449,7 @@ class CalibrateSettings:
     lenses: Path | None = option(
         None, "Videos of the board for the lens of each view, named like the views.", RIG, "FOLDER"
     )
-    lens_model: LensModel = option(LensModel.BROWN_CONRADY, "Model of the distortion.", RIG)
+    lens_model: choices.LensModel = option(choices.LensModel.BROWN_CONRADY, "Model of the distortion.", RIG)
     intrinsics: _Intrinsics = None
     floor_at: Annotated[
         int | Path | None, text_form(lambda text: int(text) if _INTEGER.fullmatch(text) else Path(text))
@@ -478,14 +460,14 @@ class CalibrateSettings:
         RIG,
         "INSTANT|FILE",
     )
-    up: _Up = UpAxis.AUTO
+    up: _Up = choices.UpAxis.AUTO
 
     def __post_init__(self) -> None:
         if self.intrinsics is not None and self.lenses is not None:
             raise UsageError("⟨lenses⟩ and ⟨intrinsics⟩ contradict each other", "give one of them")
         if isinstance(self.floor_at, int) and self.floor_at < 0:
             raise UsageError(f"⟨floor_at={self.floor_at}⟩ is no instant", "count instants from 0")
-        if self.up is not UpAxis.AUTO and self.floor_at is None:
+        if self.up is not choices.UpAxis.AUTO and self.floor_at is None:
             raise UsageError(
                 f"⟨up={self.up}⟩ without ⟨floor_at⟩", "give the instant of the board on the floor, or points on it"
             )
@@ -502,16 +484,16 @@ class ReconstructSettings(_RigSettings):
     long_side: _LongSide | None = option(
         None, "Long side of the network's images in pixels. Default: that of its training.", NETWORK, name="size"
     )
-    depth_size: Annotated[_LongSide | DepthSize, text_form(_parse_depth_size)] = option(
-        DepthSize.AUTO,
+    depth_size: Annotated[_LongSide | choices.DepthSize, text_form(_parse_depth_size)] = option(
+        choices.DepthSize.AUTO,
         "Long side of depth maps and clouds in pixels, or video, network (theirs), or auto: 512 with known "
         "cameras and no ⟨long_side⟩, else network. Depth is upsampled along colour edges, and refined by the "
         "pictures where cameras are known.",
         OUTPUT,
         "NAME|N",
     )
-    preprocess: Preprocess = option(
-        Preprocess.NATIVE,
+    preprocess: choices.Preprocess = option(
+        choices.Preprocess.NATIVE,
         "native: ⟨long_side⟩, without cropping or stretching. Others as in the published code: VGGT at 518 px, "
         "cropped or padded; Pi3 at 255,000 pixels per image.",
         NETWORK,
@@ -533,21 +515,21 @@ class ReconstructSettings(_RigSettings):
         "auto|SIZE",
         "memory",
     )
-    poses: Poses = option(
-        Poses.INPUT,
+    poses: choices.Poses = option(
+        choices.Poses.INPUT,
         "Cameras of the result with a calibration: the calibrated or the predicted ones.",
         RIG,
         expert=True,
     )
-    camera_motion: CameraMotion = option(
-        CameraMotion.AUTO,
+    camera_motion: choices.CameraMotion = option(
+        choices.CameraMotion.AUTO,
         "Predicted cameras: one per view for the whole capture (static), or one per instant (moving); auto: "
         "measured per view from pixels. With a calibration of static cameras, moving: the rig moves as one.",
         RIG,
         name="cameras",
     )
-    register: Registration = option(
-        Registration.AUTO,
+    register: choices.Registration = option(
+        choices.Registration.AUTO,
         "Cameras without a calibration: people (with 'page4d weights get people'), texture, network, "
         "or auto: people and texture where they determine cameras, else the network.",
         RIG,
@@ -603,7 +585,7 @@ class ReconstructSettings(_RigSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.long_side is not None and self.preprocess is not Preprocess.NATIVE:
+        if self.long_side is not None and self.preprocess is not choices.Preprocess.NATIVE:
             raise UsageError(
                 f"⟨long_side={self.long_side}⟩ with ⟨preprocess={self.preprocess}⟩, which has a fixed size",
                 "give one of them",
@@ -619,7 +601,7 @@ class ReconstructSettings(_RigSettings):
         if self.tracks and not self.motion:
             raise UsageError(f"⟨tracks={self.tracks}⟩ without ⟨motion⟩", "pass ⟨motion=True⟩ too")
         lens = "focal" if self.focal is not None else "intrinsics" if self.intrinsics is not None else None
-        if lens is not None and self.register is Registration.NETWORK:
+        if lens is not None and self.register is choices.Registration.NETWORK:
             raise UsageError(f"⟨{lens}⟩ with ⟨register={self.register}⟩", "leave one of them out")
 
     @property
@@ -801,14 +783,14 @@ class ExportSettings:
     )
     voxel: VoxelSize = option(0.0, "Keep one point per voxel of this side in run units; 0 keeps all.", POINTS, "SIZE")
     min_confidence: Annotated[float, Field(ge=0, le=1)] = option(0.0, "Drop points of lower confidence.", POINTS)
-    only: PointLayer = option(PointLayer.ALL, "Static or moving points, or all.", POINTS)
+    only: choices.PointLayer = option(choices.PointLayer.ALL, "Static or moving points, or all.", POINTS)
     seed: Seed = 0
     images: bool = option(True, "colmap: write the model without pictures.", PICTURES, name="no-images")
-    image_format: ImageFormat | None = option(None, "File format of pictures. Default: by format.", PICTURES)
+    image_format: choices.ImageFormat | None = option(None, "File format of pictures. Default: by format.", PICTURES)
     image_size: Annotated[int, Field(ge=8, le=MAX_IMAGE_SIDE)] | None = option(
         None, "Long side of pictures in pixels; intrinsics are those of the resized pictures.", PICTURES
     )
-    pinhole: Pinhole | None = option(
+    pinhole: choices.Pinhole | None = option(
         None,
         "Intrinsics of the pictures, which are warped to them. keep: those of the run. centered: principal point "
         "in the middle. common: also one focal length and size for all views. Default: by format.",
@@ -822,8 +804,8 @@ class ExportSettings:
         "PX",
         expert=True,
     )
-    up: UpAxis = option(
-        UpAxis.AUTO,
+    up: choices.UpAxis = option(
+        choices.UpAxis.AUTO,
         "Axis of the run's world that points up. auto: that of an upright world, else the vertical of level cameras.",
         WORLD,
     )
@@ -835,7 +817,7 @@ class ExportSettings:
     animated: bool = option(False, "glb: write all instants, not only the middle one.", SPECIAL)
 
     def __post_init__(self) -> None:
-        if self.pinhole_focal is not None and self.pinhole not in (None, Pinhole.COMMON):
+        if self.pinhole_focal is not None and self.pinhole not in (None, choices.Pinhole.COMMON):
             raise UsageError(
                 f"⟨pinhole_focal⟩ with ⟨pinhole={self.pinhole}⟩",
                 "give ⟨pinhole=common⟩, or leave the focal length out",
@@ -844,7 +826,9 @@ class ExportSettings:
             raise UsageError("⟨scene⟩ and ⟨images=False⟩ contradict each other", "give one of them")
 
 
-DEFAULT_ALIGNMENTS = tuple(kind for kind in DepthAlignment if kind is not DepthAlignment.SCALE_SHIFT_ADAM)
+DEFAULT_ALIGNMENTS = tuple(
+    kind for kind in choices.DepthAlignment if kind is not choices.DepthAlignment.SCALE_SHIFT_ADAM
+)
 """All alignments but the published fit by gradient descent, which takes minutes on a long capture."""
 
 DEPTH = "Depth"
@@ -854,7 +838,7 @@ DEPTH = "Depth"
 class EvaluationSettings:
     """Parameters of an evaluation. Confidence is evaluated under the first alignment."""
 
-    alignments: Annotated[tuple[DepthAlignment, ...], Field(min_length=1)] | None = option(
+    alignments: Annotated[tuple[choices.DepthAlignment, ...], Field(min_length=1)] | None = option(
         None,
         "Depth alignment, repeatable; tables show the first. Default: all but the slow scale-shift-adam; first "
         "metric, which is none, if the result has metres, else scale.",

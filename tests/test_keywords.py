@@ -48,9 +48,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypedDict
 
-from page4d.choices import (
-{choices}
-)
+from page4d import choices
 from page4d.options import PointOptions
 '''
 
@@ -58,27 +56,26 @@ from page4d.options import PointOptions
 PARSER = text_form(str).func.__qualname__
 
 
-def types_of(annotation: Any, choices: set[str]) -> list[str]:
+def types_of(annotation: Any) -> list[str]:
     """Return the types that a parameter takes for a field of this type."""
     kind = get_origin(annotation)
     if kind is Annotated:
         inner, *metadata = get_args(annotation)
         parses = any(isinstance(one, BeforeValidator) and one.func.__qualname__ == PARSER for one in metadata)
-        return [*types_of(inner, choices), *(["str"] if parses else [])]
+        return [*types_of(inner), *(["str"] if parses else [])]
     if kind in (Union, UnionType):
-        return [name for part in get_args(annotation) for name in types_of(part, choices)]
+        return [name for part in get_args(annotation) for name in types_of(part)]
     if annotation is NoneType:
         return ["None"]
     if annotation is Path:
         return ["Path", "str"]
     if isinstance(annotation, type) and issubclass(annotation, Enum):
-        choices.add(annotation.__name__)
-        return [annotation.__name__, "str"]
+        return [f"choices.{annotation.__name__}", "str"]
     if kind is tuple:
         parts = get_args(annotation)
         if parts[-1] is Ellipsis:
-            return [f"Sequence[{union(types_of(parts[0], choices))}]"]
-        return [f"tuple[{', '.join(union(types_of(part, choices)) for part in parts)}]"]
+            return [f"Sequence[{union(types_of(parts[0]))}]"]
+        return [f"tuple[{', '.join(union(types_of(part)) for part in parts)}]"]
     return [str(annotation.__name__)]
 
 
@@ -87,17 +84,16 @@ def union(names: list[str]) -> str:
 
 
 def written() -> str:
-    choices: set[str] = set()
-    classes = ""
-    for name, (base, records, text) in GROUPS.items():
+    text = HEAD
+    for name, (base, records, docstring) in GROUPS.items():
         inherited = {field for record in GROUPS.get(base, ("", ()))[1] for field in get_type_hints(record)}
-        classes += f'\n\nclass {name}({base}, total=False):\n    """{text}"""\n\n'
+        text += f'\n\nclass {name}({base}, total=False):\n    """{docstring}"""\n\n'
         for record in records:
             for field, annotation in get_type_hints(record, include_extras=True).items():
-                names = types_of(annotation, choices)
+                names = types_of(annotation)
                 line = f"    {field}: {union([*names, *([FORMS[field]] if field in FORMS else [])])}\n"
-                classes += line if field not in inherited else ""
-    return HEAD.format(choices="\n".join(f"    {name}," for name in sorted(choices))) + classes
+                text += line if field not in inherited else ""
+    return text
 
 
 def test_golden_keywords_are_those_of_the_settings() -> None:
