@@ -10,9 +10,6 @@ from torch import Tensor
 
 from page4d.lab.synthetic.world import Shape, Snapshots
 
-CANDIDATES_PER_BATCH = 2**16
-"""Rays times objects intersected at once on a CPU, sized to its caches."""
-
 _SLACK = 1e-3
 """Margin in metres that makes culling conservative under rounding."""
 
@@ -100,31 +97,23 @@ def closest_hit(
     snapshots: Snapshots, packets: RayPackets, candidates: Candidates
 ) -> tuple[Float[Tensor, "K P"], Int[Tensor, "K P"]]:
     """Return the distance to the first hit of each ray, `NO_HIT` without one, and the index of the object (or 0)."""
-    best = background(snapshots, packets)
-    which = torch.zeros_like(best)
-    for own, near in _intersections(snapshots, packets, candidates):
-        for chosen in _rounds(own.packet):
-            rows, candidate = own.packet.index_select(0, chosen), near.index_select(0, chosen)
-            held = best.index_select(0, rows)
-            closer = (held - candidate).sign().clamp(min=0)
-            best.index_copy_(0, rows, torch.minimum(held, candidate))
-            number = own.object_index.index_select(0, chosen)[:, None].to(which.dtype)
-            which.index_copy_(0, rows, torch.lerp(which.index_select(0, rows), number, closer))
+    wall = background(snapshots, packets)
+    own, near = _intersections(snapshots, packets, candidates)
+    rows = own.packet[:, None].expand_as(near)
+    best = wall.scatter_reduce(0, rows, near, "amin")
+    is_best = (near == best.index_select(0, own.packet)) & (near < wall.index_select(0, own.packet))
+    place = torch.arange(len(near), dtype=torch.int32, device=near.device)[:, None].where(is_best, len(near))
+    first = torch.full_like(best, len(near), dtype=torch.int32).scatter_reduce(0, rows, place, "amin")
+    which = torch.nn.functional.pad(own.object_index, (0, 1))[first]
     lost = best > _MISS
-    if bool(lost.any()):
-        best[lost], which[lost] = NO_HIT, 0
-    return best, which.long()
+    return best.masked_fill(lost, NO_HIT), which.masked_fill(lost, 0)
 
 
 def occluded(snapshots: Snapshots, packets: RayPackets, candidates: Candidates) -> Bool[Tensor, "K P"]:
     """Return which rays hit an object, other than room and ground, closer than the length of their directions."""
-    dark = torch.zeros(packets.direction.shape[1:], dtype=torch.bool, device=packets.direction.device)
-    for own, near in _intersections(snapshots, packets, candidates):
-        hit = near < 1
-        for chosen in _rounds(own.packet):
-            rows = own.packet.index_select(0, chosen)
-            dark.index_copy_(0, rows, dark.index_select(0, rows) | hit.index_select(0, chosen))
-    return dark
+    own, near = _intersections(snapshots, packets, candidates)
+    end = torch.ones_like(packets.direction[0])
+    return end.scatter_reduce(0, own.packet[:, None].expand_as(near), near, "amin") < 1
 
 
 def background(snapshots: Snapshots, packets: RayPackets) -> Float[Tensor, "K P"]:
@@ -221,57 +210,33 @@ def _cull_boxes(snapshots: Snapshots, packets: RayPackets, candidates: Candidate
 
 
 def _cull_spheres(snapshots: Snapshots, packets: RayPackets, max_distance: float) -> Bool[Tensor, "K N"]:
-    """Return which bounding spheres overlap the cones of packets; every instant has the same number of packets."""
-    instants = len(snapshots.shape)
-    axis, spread, longest = packets.cone
-    ray, start = (part.T.reshape(instants, -1, 3) for part in (axis, packets.origin))
-    spread, longest = (part.reshape(instants, -1, 1) for part in (spread, longest))
-    center, radius = snapshots.center.transpose(1, 2), snapshots.radius[:, None]
-    along = ray @ center - (ray * start).sum(-1, keepdim=True)
-    apart = start.square().sum(-1, keepdim=True) - 2 * start @ center + snapshots.center.square().sum(-1)[:, None]
+    """Return which bounding spheres overlap the cones of packets."""
+    axis, spread, longest = (part[..., None] for part in packets.cone)
+    radius = snapshots.radius.index_select(0, packets.instant)
+    center = snapshots.center.movedim(-1, 0).index_select(1, packets.instant) - packets.origin[..., None]
+    along = (center * axis).sum(0)
     limit = max_distance * longest + radius
     wide = radius + spread * torch.minimum(along + radius, limit)
-    # Cancellation in `apart` grows with the distance; the relative and absolute slack cover it.
-    touched = apart * (1 - 1e-5) - along * along <= wide * wide + _SLACK
-    touched &= (along > -radius) & (along < limit) & (snapshots.shape >= Shape.BOX)[:, None]
-    return touched.flatten(0, 1)
-
-
-def _rounds(packet: Int[Tensor, " L"]) -> list[Int[Tensor, " l"]]:
-    """Split candidates, sorted by packet, into rounds in which every packet occurs at most once.
-
-    Within a round the values per packet are updated without write conflicts.
-    """
-    if not len(packet):
-        return []
-    place = torch.arange(len(packet), device=packet.device)
-    fresh = torch.ones_like(packet, dtype=torch.bool)
-    fresh[1:] = packet[1:] != packet[:-1]
-    rank = place - torch.where(fresh, place, 0).cummax(0).values
-    return [(rank == turn).nonzero()[:, 0] for turn in range(int(rank.max()) + 1)]
+    # Cancellation grows with the distance; the relative and absolute slack cover it.
+    touched = center.square().sum(0) * (1 - 1e-5) - along * along <= wide * wide + _SLACK
+    return touched & (along > -radius) & (along < limit) & (snapshots.shape >= Shape.BOX)[packets.instant]
 
 
 def _intersections(
     snapshots: Snapshots, packets: RayPackets, candidates: Candidates
-) -> list[tuple[Candidates, Float[Tensor, "L P"]]]:
-    """Return the hit distances of every candidate's rays, grouped by shape."""
+) -> tuple[Candidates, Float[Tensor, "L P"]]:
+    """Return the candidates grouped by shape, and the hit distances of their rays."""
     kinds = snapshots.shape.flatten().index_select(0, candidates.instance)
-    found = []
+    groups, near = [], []
     for kind, intersect in INTERSECT.items():
-        own = candidates[(kinds == kind).nonzero()[:, 0]]
-        rays = packets.direction.shape[2]
-        count = len(own.instance)
-        step = max(1, CANDIDATES_PER_BATCH // rays if own.instance.device.type == "cpu" else count)
-        parts = [packets.direction.new_empty(0, rays)]
-        for start in range(0, count, step):
-            rows, instance = own.packet[start : start + step], own.instance[start : start + step]
-            matrix, offset, length, _ = _object_transforms(snapshots, instance)
-            origin = _transform(matrix, packets.origin.index_select(1, rows))
-            local = tuple((part + shift)[:, None] for part, shift in zip(origin, offset, strict=True))
-            direction = _transform(matrix[..., None], packets.direction.index_select(1, rows))
-            parts.append(intersect((local[0], local[1], local[2]), direction, length[:, None]))
-        found.append((own, torch.cat(parts)))
-    return found
+        groups.append((kinds == kind).nonzero()[:, 0])
+        own = candidates[groups[-1]]
+        matrix, offset, length, _ = _object_transforms(snapshots, own.instance)
+        origin = _transform(matrix, packets.origin.index_select(1, own.packet))
+        x, y, z = ((part + shift)[:, None] for part, shift in zip(origin, offset, strict=True))
+        direction = _transform(matrix[..., None], packets.direction.index_select(1, own.packet))
+        near.append(intersect((x, y, z), direction, length[:, None]))
+    return candidates[torch.cat(groups)], torch.cat(near)
 
 
 def _object_transforms(snapshots: Snapshots, instance: Int[Tensor, " L"]) -> tuple[Tensor, Tensor, Tensor, Tensor]:

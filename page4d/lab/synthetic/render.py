@@ -88,9 +88,7 @@ def _direct_light(
     squared = from_light.square().sum(0)
     facing = -(normal * from_light).sum(0) * squared.rsqrt()
     lit = (facing > 0) & ~sky
-    # Points that need no shadow ray take the mean direction of those that do, which keeps bounding cones narrow.
-    toward = torch.where(lit, from_light, _mean(from_light, lit))
-    shadow = RayPackets(instant=instant, origin=light, direction=toward)
+    shadow = RayPackets(instant=instant, origin=light, direction=from_light)
     dark = occluded(snapshots, shadow, cull(snapshots, shadow, 1.0, lit.any(-1))) & lit
     faded = facing / (1 + squared / lights["reach"][:, None].square())
     return faded * (lit & ~dark), dark
@@ -135,12 +133,6 @@ def _ambient_visibility(snapshots: Snapshots, instant: Tensor, point: Tensor, no
         gap = torch.where(outdoors[instant][:, None], open_air, gap)
     hidden = OCCLUSION_STRENGTH * (1 - normal.square()) * torch.exp(gap.clamp(min=0) / -OCCLUSION_REACH)
     return (1 - hidden[0]) * (1 - hidden[1]) * (1 - hidden[2])
-
-
-def _mean(vectors: Float[Tensor, "3 K P"], chosen: Bool[Tensor, "K P"]) -> Float[Tensor, "3 K 1"]:
-    """Return the mean of the chosen vectors of each packet, or of all if none is chosen."""
-    weight = torch.where(chosen.any(-1, keepdim=True), chosen, True).to(vectors.dtype)
-    return (vectors * weight).sum(-1, keepdim=True) / weight.sum(-1, keepdim=True)
 
 
 def _sky(colors: Float[Tensor, "3 3 K 1"], direction: Float[Tensor, "3 K P"]) -> Float[Tensor, "3 K P"]:
@@ -331,20 +323,10 @@ def _supersampled(
     """Replace the radiance of `edges` (packet, index within it) by the mean over a grid of rays per pixel."""
     if not len(edges):
         return light
-    instants = len(context.number)
-    instant = packets.instant[edges[:, 0]]
-    # Culling expects the same number of packets per instant: the last edge pixel of an instant is repeated.
-    sizes = torch.bincount(instant, minlength=instants)
-    place = torch.arange(int(sizes.max()), device=edges.device)
-    row = (sizes.cumsum(0) - sizes)[:, None] + torch.minimum(place, (sizes[:, None] - 1).clamp(min=0))
-    packet, pixel = edges[row.flatten().clamp(max=len(edges) - 1)].unbind(1)
+    packet, pixel = edges.unbind(1)
     origin, direction = rays.subpixel_rays(packet, pixel, supersample)
-    own = torch.arange(instants, device=edges.device).repeat_interleave(len(place))
-    fine = RayPackets(instant=own, origin=origin, direction=direction)
+    fine = RayPackets(instant=packets.instant[packet], origin=origin, direction=direction)
     distance, objects = closest_hit(context.snapshots, fine, candidates.for_packets(packet, len(packets.instant)))
     distance = torch.where(distance > MAX_DEPTH, 0.0, distance)
-    better = shade(context, fine, distance, objects, rays.pixel[packet])[0].mean(-1)
-    real = (place < sizes[:, None]).flatten()
-    light = light.clone()
-    light[:, packet[real], pixel[real]] = better[:, real]
+    light[:, packet, pixel] = shade(context, fine, distance, objects, rays.pixel[packet])[0].mean(-1)
     return light
