@@ -143,7 +143,7 @@ def test_a_run_with_layers_is_not_continued_without_them(finished: Path) -> None
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"disturb": without_motion}, "there are no motion masks"),
+        ({"disturb": without_motion}, "there are no motion masks, neither predicted nor given"),
         ({"capture": replace(CAPTURE, num_times=1), "chunk": None, "disturb": without_motion}, "one instant"),
         ({"poses": "predicted", "camera_motion": CameraMotion.MOVING}, "no camera stands still"),
     ],

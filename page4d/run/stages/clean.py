@@ -104,7 +104,7 @@ def no_layers_notice(first: Predictions, views: Sequence[int], num_times: int) -
     """Return why a run has no layers; None if it has. `first` are its first instants, `views` its static views."""
     if first.dynamic is None:
         alone = num_times == 1
-        reason = "one instant has no motion" if alone else "there are no motion masks, as the network predicts none"
+        reason = "one instant has no motion" if alone else "there are no motion masks, neither predicted nor given"
         return Notice(f"⟨layers⟩: {reason}; only merged clouds are written")
     if not views:
         return Notice(
