@@ -34,7 +34,7 @@ from page4d.output.record import NetworkRecord
 from page4d.records import Predictions
 from page4d.scene.batches import FrameBatch
 from page4d.scene.records import Scene
-from page4d.stereo.background import Background, estimate_background, shows_background
+from page4d.stereo.background import Background, estimate_background, is_unknown, shows_background
 from page4d.stereo.descriptors import DenseDescriptors, dense_descriptors
 from page4d.stereo.refine import refinement_of
 from page4d.stereo.state import StaticDepth
@@ -254,10 +254,13 @@ class NetworkPredictor:
         return output
 
     def _static_depth(self, batch: FrameBatch, output: RigOutput) -> list[StaticDepth] | None:
-        """Return the depth of the pixels that show the background, by motion and color; None without a background."""
+        """Return the depth of the pixels that show the background, by motion and color.
+
+        None without a background, or without masks of all views.
+        """
         dynamic = output.on_canvas((batch.images.shape[-2], batch.images.shape[-1])).dynamic
         dynamic = batch.dynamic if dynamic is None else dynamic
-        if self.background is None or dynamic is None:
+        if self.background is None or dynamic is None or bool(is_unknown(dynamic[0].transpose(0, 1)).any()):
             return None
         background = to_device(self.background, self.device)
         images = batch.images[0].to(self.device)

@@ -17,6 +17,7 @@ from torch.nn import functional
 from page4d.formats.maps import DYNAMIC_THRESHOLD
 from page4d.geometry.statistics import MAD_TO_STD, weighted_median
 from page4d.records import Predictions
+from page4d.scene.batches import UNKNOWN_MOTION
 from page4d.stereo import kernels
 
 MIN_STATIC_SHARE = 0.25
@@ -51,17 +52,31 @@ def estimate_background(predictions: Predictions, static_views: Sequence[int]) -
     """Fuse instants [1, T, V, H, W] of static cameras by weighted medians; None if nothing is static.
 
     The weight of a pixel is its confidence times the probability that it is static; of a single instant everything is
-    background. Without masks of motion, it is what agrees with the median of all instants.
+    background. In views without masks of motion, it is what agrees with the median of all instants.
     """
-    if predictions.num_times == 1 or predictions.dynamic is None:
-        background = _fused(predictions, torch.ones_like(predictions.depth[0]))
-    else:
-        background = _fused(predictions, 1 - predictions.dynamic[0])
-    if predictions.num_times > 1 and predictions.dynamic is None:
-        background = _fused(predictions, agrees_with_background(predictions, background).to(predictions.depth))
+    static = torch.ones_like(predictions.depth[0])
+    if predictions.num_times > 1 and predictions.dynamic is not None:
+        static = 1 - predictions.dynamic[0]
+    background = _fused(predictions, static)
+    unmasked = without_masks(predictions)
+    if predictions.num_times > 1 and bool(unmasked.any()):
+        agrees = agrees_with_background(predictions, background).to(static)
+        background = _fused(predictions, torch.where(unmasked[:, None, None], agrees, static))
     for view in set(range(len(predictions.view_names))) - set(static_views):
         background.known[view] = False
     return background if bool(background.known.any()) else None
+
+
+def without_masks(predictions: Predictions) -> Bool[Tensor, " V"]:
+    """Return which views of instants [1, T, V, H, W] have no masks of motion: all, or those without given ones."""
+    if predictions.dynamic is None:
+        return torch.ones(len(predictions.view_names), dtype=torch.bool, device=predictions.depth.device)
+    return is_unknown(predictions.dynamic[0].transpose(0, 1))
+
+
+def is_unknown(dynamic: Float[Tensor, "V *T H W"]) -> Bool[Tensor, " V"]:
+    """Return the views of whose motion nothing is known at all."""
+    return (dynamic == UNKNOWN_MOTION).flatten(1).all(1)
 
 
 def _fused(predictions: Predictions, static: Float[Tensor, "T V H W"]) -> Background:

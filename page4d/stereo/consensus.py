@@ -20,7 +20,7 @@ from page4d.geometry.warp import Agreement, compared_views, measure_agreement, p
 from page4d.networks.layers.execution import on_threads
 from page4d.records import Predictions
 from page4d.stereo import kernels
-from page4d.stereo.background import Background, agrees_with_background, shows_background
+from page4d.stereo.background import Background, agrees_with_background, shows_background, without_masks
 from page4d.stereo.planes import move_onto_planes
 from page4d.stereo.regions import bounding_box
 from page4d.stereo.sweep import aggregate_scores, aggregate_together
@@ -354,8 +354,8 @@ def clean(predictions: Predictions, fused: FusedBackground | None = None) -> Pre
     """Return predictions [1, T, V, H, W] in the world of the background, with their agreement between views.
 
     Pixels that do not move take depth and confidence of the background, and their agreement is that of the
-    background, so that static parts of clouds do not change over time. Without masks of motion they are those that
-    agree with it. Without a background, depth is unchanged. The confidence is recalibrated by the agreement.
+    background, so that static parts of clouds do not change over time. In views without masks of motion they are
+    those that agree with it. Without a background, depth is unchanged. Confidence is recalibrated by the agreement.
     """
     known = predictions.known
     if fused is None:
@@ -364,11 +364,14 @@ def clean(predictions: Predictions, fused: FusedBackground | None = None) -> Pre
         return replace(predictions, depth_confidence=confidence, agreement=agreement)
     background = fused.background
     dynamic = predictions.dynamic
-    if dynamic is None:
-        shown = agrees_with_background(predictions, replace(background, log_depth=fused.predicted))
-    else:
+    shown = torch.zeros_like(known[0])
+    if dynamic is not None:
         sharpened, shown = shows_background(dynamic[0], predictions.images[0], background)
         dynamic = sharpened[None]
+    unmasked = without_masks(predictions)
+    if bool(unmasked.any()):
+        agrees = agrees_with_background(predictions, replace(background, log_depth=fused.predicted))
+        shown = torch.where(unmasked[:, None, None], agrees, shown)
     is_static = background.known & predictions.valid & shown
     depth = torch.where(is_static, background.log_depth.exp(), predictions.depth)
     confidence = torch.where(is_static, background.confidence, predictions.depth_confidence.nan_to_num())

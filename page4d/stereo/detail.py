@@ -24,6 +24,7 @@ from page4d.stereo.background import (
     MIN_COLOR_STD,
     Background,
     color_deviation,
+    is_unknown,
     median_of_maps,
     sharpen_motion,
     without_specks,
@@ -309,11 +310,14 @@ def fine_instant(
     dynamic = _fine_motion(coarse, batch, fused)
     places = list(zip(coarse.pixel_transforms, transforms, strict=True))
     static = torch.zeros(size, dtype=torch.bool, device=batch.images.device).expand(len(transforms), *size)
+    unmasked = torch.full((len(transforms), 1, 1), dynamic is None, device=batch.images.device)
     if fused is not None and dynamic is not None:
         static = fused.background.known & (dynamic <= DYNAMIC_THRESHOLD)
-    elif fused is not None and coarse.static is not None:
-        static = _on_pictures(coarse.static[0, 0], places, size)
-        static = static & (color_deviation(batch.images[0, 0], fused.background) <= 1)
+        unmasked = unmasked if batch.dynamic is None else is_unknown(batch.dynamic[0, 0])[:, None, None]
+    if fused is not None and coarse.static is not None and bool(unmasked.any()):
+        shown = _on_pictures(coarse.static[0, 0], places, size)
+        shown = shown & (color_deviation(batch.images[0, 0], fused.background) <= 1)
+        static = torch.where(unmasked, shown, static)
     valid = batch.valid[0, 0] & _on_pictures(coarse.valid[0, 0], places, size)
     own = valid & ~static
     views = [_coarse_view(coarse, view, is_static=fused is not None) for view in range(len(transforms))]
@@ -383,11 +387,12 @@ def _coarse_view(coarse: Predictions, view: int, *, is_static: bool) -> CoarseVi
 def _fine_motion(
     coarse: Predictions, batch: FrameBatch, fused: FusedBackground | None
 ) -> Float[Tensor, "V H W"] | None:
-    """Return the probability of motion: of masks, or upsampled, with outlines sharpened by background colors."""
+    """Return the probability of motion: of given masks, or upsampled and sharpened by colors of the background."""
     if coarse.dynamic is None:
         return None
-    if batch.dynamic is not None:
-        return batch.dynamic[0, 0]
+    if batch.dynamic is not None and not bool((unmasked := is_unknown(batch.dynamic[0, 0])).all()):
+        own = _fine_motion(coarse, replace(batch, dynamic=None), fused) if bool(unmasked.any()) else None
+        return batch.dynamic[0, 0] if own is None else torch.where(unmasked[:, None, None], own, batch.dynamic[0, 0])
     size = (batch.images.shape[-2], batch.images.shape[-1])
     places = list(zip(coarse.pixel_transforms, batch.pixel_transforms, strict=True))
     dynamic = _on_pictures(coarse.dynamic[0, 0], places, size, _bilinear)

@@ -24,11 +24,12 @@ from page4d.networks.network import ViewTimeNetwork, build_network
 from page4d.networks.presets import PRESETS
 from page4d.options import ReconstructSettings
 from page4d.output.reader import open_output
+from page4d.records import Predictions
 from page4d.run.plan import plan_run
 from page4d.run.predictor import CPU, NetworkPredictor, PredictedChunk, RigOutput, times_in_frames
 from page4d.run.reconstruct import reconstruct
 from page4d.run.run import Run
-from page4d.scene.batches import FrameBatch, open_batches
+from page4d.scene.batches import UNKNOWN_MOTION, FrameBatch, open_batches
 from page4d.stereo.background import Background
 from page4d.stereo.descriptors import DESCRIPTOR_MODEL, dense_descriptors
 from page4d.stereo.refine import refinement_of
@@ -210,13 +211,23 @@ def test_the_background_of_known_cameras_is_predicted_from_as_many_instants_as_o
     assert plan_run(replace(CAPTURE, num_times=num_times).scene(), predictor).background_length == length
 
 
+def without_masks(predictions: Predictions, *, given: int = 0) -> Predictions:
+    """Return predictions of a network without masks, if those of the first views are given."""
+    if not given:
+        return replace(predictions, dynamic=None)
+    dynamic = predictions.dynamic.clone()
+    dynamic[:, :, given:] = UNKNOWN_MOTION
+    return replace(predictions, dynamic=dynamic)
+
+
+@pytest.mark.parametrize("given", [0, 1])
 @pytest.mark.parametrize("settings", [SETTINGS, replace(SETTINGS, poses=Poses.INPUT, chunk=8)])
 def test_moving_parts_keep_the_depth_of_a_network_without_masks(
-    settings: ReconstructSettings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    settings: ReconstructSettings, given: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
-    """In several chunks with its cameras, and in one with the calibrated ones."""
+    """In several chunks with its cameras, and in one with the calibrated ones; masks are those of no or one view."""
     capture = SyntheticCapture(seed=3, num_views=3, num_times=7, image_size=(56, 70), spacing_deg=20)
-    truth = TruthPredictor(capture, lambda _, predictions: replace(predictions, dynamic=None))
+    truth = TruthPredictor(capture, lambda _, predictions: without_masks(predictions, given=given))
     monkeypatch.setattr(NetworkPredictor, "predict", lambda _, batch, __=None: truth.predict(batch))
     network = without_zeros(replace(TINY, mask=None))
     reconstruct(capture.scene(), NetworkPredictor(network=network, device=CPU), out=tmp_path, settings=settings)

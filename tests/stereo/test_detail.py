@@ -13,7 +13,7 @@ from page4d.geometry.pixels import PixelTransform, fit_each_view
 from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.records import Predictions
-from page4d.scene.batches import FrameBatch
+from page4d.scene.batches import UNKNOWN_MOTION, FrameBatch
 from page4d.stereo.background import estimate_background
 from page4d.stereo.consensus import FusedBackground, clean, fuse_background
 from page4d.stereo.detail import (
@@ -177,6 +177,26 @@ def test_static_parts_are_those_of_the_background_at_every_instant(
     overlap = (instants[0].depth != instants[2].depth)[0, 0]
     either = sum((one.dynamic > DYNAMIC_THRESHOLD)[0, 0] for one in (instants[0], instants[2]))
     assert not bool((overlap & (either == 0) & fine.background.known).any())
+
+
+def test_given_masks_of_one_view_leave_the_motion_of_the_others(
+    exact: Predictions,
+    coarse: Predictions,
+    transforms: tuple[PixelTransform, ...],
+    background: FusedBackground,
+    fine: FusedBackground,
+) -> None:
+    cleaned = clean(coarse, background).at_times(2, 3)
+    batch, given = batch_at(exact, transforms, 2), exact.dynamic[:, 2:3].clone()
+    given[:, :, 1:] = UNKNOWN_MOTION
+    own, mixed = (fine_instant(cleaned, replace(batch, dynamic=masks), fine, None) for masks in (None, given))
+    assert torch.equal(mixed.dynamic[0, 0, 0], given[0, 0, 0])
+    assert torch.equal(mixed.dynamic[0, 0, 1:], own.dynamic[0, 0, 1:])
+    true, behind = exact.depth[0, 2], fine.background.log_depth.exp()
+    moving = (exact.dynamic[0, 2] > 0.5) & ((behind / true).log() > 0.2)
+    frozen = [(instant.depth[0, 0] == behind)[1:][moving[1:]].float().mean() for instant in (own, mixed)]
+    assert int(moving[1:].sum()) > 100
+    assert float(frozen[1]) <= float(frozen[0]) + 0.05
 
 
 def test_without_masks_moving_parts_keep_the_depth_of_their_instant(

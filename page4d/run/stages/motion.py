@@ -33,8 +33,9 @@ from page4d.run.plan import RunPlan, near_steps
 from page4d.run.predictor import MeasuredDepth
 from page4d.run.stage import History, Instant, Stage, chunk_name
 from page4d.run.state_records import FinishedChunk
-from page4d.scene.batches import UNKNOWN_MOTION, BatchReader, open_placed_batches
+from page4d.scene.batches import BatchReader, open_placed_batches
 from page4d.scene.point_tracks import PointTracks
+from page4d.stereo.background import is_unknown
 
 MAX_ENTRIES = 10_000_000
 """Largest number of tracks times instants: the file holds a position per track and instant, 200 MB at most."""
@@ -412,7 +413,7 @@ def _moving(instant: Predictions, view: int) -> Bool[Tensor, "h w"] | None:
     if instant.dynamic is None:
         return None
     dynamic = instant.dynamic[0, 0, view].cpu()
-    return None if bool((dynamic == UNKNOWN_MOTION).all()) else dynamic > DYNAMIC_THRESHOLD
+    return None if bool(is_unknown(dynamic[None])) else dynamic > DYNAMIC_THRESHOLD
 
 
 def _record(
