@@ -15,7 +15,7 @@ from page4d_cli.tables import Cell, Column, Row, number_columns, print_fields, p
 
 if TYPE_CHECKING:
     from page4d.batch.jobs import BatchRecord, SceneJob
-    from page4d.output.record import AgreementRecord, RunRecord
+    from page4d.output.record import AgreementRecord, NetworkRecord, RunRecord
     from page4d.output.rig_record import (
         CalibrationCheckRecord,
         PairRecord,
@@ -188,6 +188,7 @@ def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> dict[str, Any]:
         ("scene", f"{scene.name}: {counted(scene.num_times, 'instant')} of {', '.join(scene.view_names)}"),
         *clock_fields(scene.synchronisation, [view.clock for view in scene.views], scene.options.sync),
         ("network", ", ".join(filter(None, (network.name, network.notice)))),
+        *mask_fields(network),
         ("images", f"{texts[0] if len(set(texts)) == 1 else ', '.join(texts)} px"),
         *_detail(plan),
         ("chunks", f"{len(plan.chunks)} of {each}, overlap {max(chunk.overlap for chunk in plan.chunks)}"),
@@ -238,6 +239,11 @@ def _detail(plan: "RunPlan") -> list[tuple[str, str]]:
     return [("depth", f"{shown} px, {pixels:,} pixels per instant (--depth-size)")]
 
 
+def mask_fields(network: "NetworkRecord") -> list[tuple[str, str]]:
+    """Return the line about the network of the motion masks, if it is another one."""
+    return [] if network.motion_masks is None else [("masks", f"what moves, by {network.motion_masks}")]
+
+
 def world_fields(world: "WorldRecord | None") -> list[tuple[str, str]]:
     """Return the line about the world of a result, if one is chosen."""
     return [] if world is None else [("world", world.text)]
@@ -259,6 +265,7 @@ def report_run(
             record.scene.synchronisation, [view.clock for view in record.views], record.settings.get("sync")
         ),
         ("network", " - ".join(filter(None, (record.network.name, notice)))),
+        *mask_fields(record.network),
         *_cameras(record),
         *world_fields(record.world),
         ("lengths", lengths if metric else "in an arbitrary unit"),

@@ -355,7 +355,7 @@ class NetworkRecord(FileModel):
     """The network. An untrained one always carries the notice that its values are noise.
 
     `commercial` is whether the licence permits commercial use, None if unknown. `source` is None where the weights
-    are a file that page4d wrote.
+    are a file that page4d wrote. `motion_masks` is the name of another network that predicts them, if any.
     """
 
     name: str
@@ -367,6 +367,7 @@ class NetworkRecord(FileModel):
     licence: str | None = None
     commercial: bool | None = None
     source: WeightsSourceRecord | None = None
+    motion_masks: str | None = None
     notice: str = ""
 
     @model_validator(mode="before")

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from page4d.choices import DepthSize, MaskMeaning, Poses, Preprocess
+from page4d.choices import DepthSize, Poses, Preprocess
 from page4d.conventions import Scale
 from page4d.errors import Notice, UsageError
 from page4d.geometry.alignment import baseline_ratio
@@ -84,8 +84,7 @@ class RunPlan:
     @property
     def has_motion(self) -> bool:
         """Whether the result has motion: of several instants, or from masks."""
-        masks = any(view.mask is not None for view in self.scene.views)
-        return self.scene.num_times > 1 or (masks and self.scene.mask_meaning is MaskMeaning.DYNAMIC)
+        return self.scene.num_times > 1 or self.scene.has_motion_masks
 
     @property
     def background_length(self) -> int:

@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,12 +15,13 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn import functional
 
 from page4d.choices import Poses, Preprocess
-from page4d.conventions import Scale
+from page4d.conventions import IMAGE_MEAN, Scale
 from page4d.errors import ON_STDERR, InputError, Observer, UsageError, listed, unknown_name
 from page4d.geometry.camera import Cameras
-from page4d.geometry.pixels import PixelTransform, fit_each_view
+from page4d.geometry.pixels import PixelTransform, fit_each_view, fit_views
 from page4d.geometry.time_axis import at_instants, join_times, to_device
 from page4d.geometry.transforms import Sim3
 from page4d.networks.conditioning import Conditioning, Memory, parts_for_one_size
@@ -142,9 +143,9 @@ class NetworkPredictor:
     """Runs a network without its ray map and refines its output.
 
     The trunk may run at lower `precision`; heads, poses and geometry stay in float32. `ood_limits` are the thresholds
-    of its out-of-distribution indicators, `descriptors` compare views in the refinement. Under calibrated cameras,
-    pixels that show a known `background` are not refined. Chunks longer than `pass_length` are predicted in several
-    passes, which needs calibrated static cameras.
+    of its out-of-distribution indicators, `descriptors` compare views in the refinement. `motion` predicts the masks
+    of motion of a network without any. Under calibrated cameras, pixels that show a known `background` are not
+    refined. Chunks longer than `pass_length` are predicted in several passes, which needs calibrated static cameras.
     """
 
     network: ViewTimeNetwork
@@ -154,6 +155,7 @@ class NetworkPredictor:
     record: NetworkRecord = field(default_factory=lambda: NetworkRecord(name="page4d-mv", trained=False))
     ood_limits: OODLimits | None = None
     descriptors: DenseDescriptors | None = None
+    motion: "NetworkPredictor | None" = None
     background: Background | None = None
     pass_length: int | None = None
 
@@ -192,6 +194,7 @@ class NetworkPredictor:
         """Predict cameras, depth, confidence and motion at network pixels."""
         if self.pass_length is not None and len(batch.times) > self.pass_length:
             return self._predict_passes(batch, -(-len(batch.times) // self.pass_length))
+        batch = self._with_masks(batch)
         output = self.run(batch, memory)
         ood = None if self.ood_limits is None else self.ood_limits.ratios(measure_ood(output))
         rig_scale, kept, refine_seconds = None, None, 0.0
@@ -252,6 +255,45 @@ class NetworkPredictor:
         with torch.inference_mode(), torch.autocast(self.device.type, dtype=self.precision, enabled=reduced):
             output: RigOutput = self.network(images, masks, conditioning=conditioning)
         return output
+
+    def _with_masks(self, batch: FrameBatch) -> FrameBatch:
+        """Return a batch with masks of motion in the views without given ones, if another network predicts them."""
+        if self.motion is None:
+            return batch
+        if batch.dynamic is None:
+            return replace(batch, dynamic=self.motion.motion_masks(batch))
+        unknown = is_unknown(batch.dynamic[0].transpose(0, 1))
+        if not bool(unknown.any()):
+            return batch
+        masks = self.motion.motion_masks(batch)
+        return replace(batch, dynamic=torch.where(unknown[:, None, None], masks, batch.dynamic))
+
+    def motion_masks(self, batch: FrameBatch) -> Float[Tensor, "B T V H W"]:
+        """Return the probability that pixels of a batch for another network move, in [0, 1]; 0 of one instant.
+
+        The images are resized to this network's size, or to their own where that is smaller, as its memory is then
+        below that of the other network.
+        """
+        if len(batch.times) == 1:
+            return torch.zeros_like(batch.valid, dtype=torch.float32)
+        views = views_of(batch.images, batch)
+        sizes = [transform.canvas_size for transform in batch.pixel_transforms]
+        side = min(self.default_long_side or max(map(max, sizes)), max(map(max, sizes)))
+        transforms = fit_views(sizes, side, self.multiple)
+        images = batch.images.new_tensor(IMAGE_MEAN)[:, None, None].expand(3, *transforms[0].canvas_size)
+        images = images.repeat(*batch.images.shape[:3], 1, 1, 1)
+        resized = partial(functional.interpolate, mode="bilinear", align_corners=False)
+        for view, (image, place) in enumerate(zip(views, transforms, strict=True)):
+            content = resized(image[0], place.content_size, antialias=True)
+            images[0, :, view, :, place.rows, place.columns] = content
+        placed = replace(batch, images=images, pixel_transforms=transforms, dynamic=None, cameras=None, depth=None)
+        dynamic = self.run(placed).on_canvas(transforms[0].canvas_size).dynamic
+        assert dynamic is not None
+        found = torch.zeros_like(batch.valid, dtype=torch.float32)
+        for view, (place, (height, width)) in enumerate(zip(transforms, sizes, strict=True)):
+            content = dynamic[0, :, view, place.rows, place.columns]
+            found[0, :, view, :height, :width] = resized(_to_host(content)[:, None], (height, width))[:, 0]
+        return found
 
     def _static_depth(self, batch: FrameBatch, output: RigOutput) -> list[StaticDepth] | None:
         """Return the depth of the pixels that show the background, by motion and color.
@@ -461,10 +503,14 @@ def _trained(options: NetworkOptions, device: torch.device, observer: Observer |
     network = load(found.path, device, options.precision, found.sha256, observer=None)
     limits = network.info.metadata.get("domain")
     network.predicts_ray_map = network.predicts_points = False  # predictions have neither
+    motion = None
+    if network.config.mask is None and not is_bundled:
+        motion = _trained(replace(options, weights=None, sha256=None), device, observer)
     return NetworkPredictor(
         network=network,
         device=device,
         precision=network.precision,
+        motion=motion,
         record=NetworkRecord(
             name=BUNDLED_NAME if is_bundled else found.title or network.info.description,
             trained=True,
@@ -474,6 +520,7 @@ def _trained(options: NetworkOptions, device: torch.device, observer: Observer |
             licence=network.info.licence,
             commercial=network.info.commercial if found.commercial is None else found.commercial,
             source=found.source,
+            motion_masks=None if motion is None else motion.record.name,
             notice=in_options(BUNDLED_NOTICE) if is_bundled else "",
         ),
         ood_limits=None if limits is None else OODLimits.from_json(limits),

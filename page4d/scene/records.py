@@ -221,6 +221,11 @@ class Scene:
         return all(view.camera is not None for view in self.views)
 
     @property
+    def has_motion_masks(self) -> bool:
+        """Whether a view has masks of what moves."""
+        return self.mask_meaning is MaskMeaning.DYNAMIC and any(view.mask is not None for view in self.views)
+
+    @property
     def has_static_rig(self) -> bool:
         """Whether two or more views have calibrated cameras, and all of these are static."""
         cameras = [view.camera for view in self.views if view.camera is not None]

@@ -51,38 +51,23 @@ class Background:
 def estimate_background(predictions: Predictions, static_views: Sequence[int]) -> Background | None:
     """Fuse instants [1, T, V, H, W] of static cameras by weighted medians; None if nothing is static.
 
-    The weight of a pixel is its confidence times the probability that it is static; of a single instant everything is
-    background. In views without masks of motion, it is what agrees with the median of all instants.
+    The weight of a pixel is its confidence times the probability that it is static; of a single instant, and without
+    masks of motion, everything is background.
     """
     static = torch.ones_like(predictions.depth[0])
     if predictions.num_times > 1 and predictions.dynamic is not None:
-        static = 1 - predictions.dynamic[0]
-    background = _fused(predictions, static)
-    unmasked = without_masks(predictions)
-    if predictions.num_times > 1 and bool(unmasked.any()):
-        agrees = agrees_with_background(predictions, background).to(static)
-        background = _fused(predictions, torch.where(unmasked[:, None, None], agrees, static))
+        static -= predictions.dynamic[0]
+    # View by view, as medians take several times the memory.
+    parts = [_view_background(predictions, view, static[:, view]) for view in range(len(predictions.view_names))]
+    background = Background(**{name: torch.stack([part[name] for part in parts]) for name in parts[0]})
     for view in set(range(len(predictions.view_names))) - set(static_views):
         background.known[view] = False
     return background if bool(background.known.any()) else None
 
 
-def without_masks(predictions: Predictions) -> Bool[Tensor, " V"]:
-    """Return which views of instants [1, T, V, H, W] have no masks of motion: all, or those without given ones."""
-    if predictions.dynamic is None:
-        return torch.ones(len(predictions.view_names), dtype=torch.bool, device=predictions.depth.device)
-    return is_unknown(predictions.dynamic[0].transpose(0, 1))
-
-
 def is_unknown(dynamic: Float[Tensor, "V *T H W"]) -> Bool[Tensor, " V"]:
     """Return the views of whose motion nothing is known at all."""
     return (dynamic == UNKNOWN_MOTION).flatten(1).all(1)
-
-
-def _fused(predictions: Predictions, static: Float[Tensor, "T V H W"]) -> Background:
-    """Return the background; view by view, as medians take several times the memory."""
-    parts = [_view_background(predictions, view, static[:, view]) for view in range(len(predictions.view_names))]
-    return Background(**{name: torch.stack([part[name] for part in parts]) for name in parts[0]})
 
 
 def _view_background(predictions: Predictions, view: int, static: Float[Tensor, "T H W"]) -> dict[str, Tensor]:
@@ -206,7 +191,7 @@ def color_deviation(images: Float[Tensor, "V 3 H W"], background: Background) ->
 def agrees_with_background(predictions: Predictions, background: Background) -> Bool[Tensor, "T V H W"]:
     """Return the pixels of instants [1, T, V, H, W] with the color, and any depth of theirs, of the background.
 
-    Without masks of motion they are those that may take its depth. The unit of depth may differ between instants.
+    They may take its depth, unless a mask has motion there. The unit of depth may differ between instants.
     """
     known = background.known & predictions.known[0]
     ratio = torch.where(known, predictions.depth[0], 1.0).log() - background.log_depth

@@ -20,7 +20,7 @@ from page4d.geometry.warp import Agreement, compared_views, measure_agreement, p
 from page4d.networks.layers.execution import on_threads
 from page4d.records import Predictions
 from page4d.stereo import kernels
-from page4d.stereo.background import Background, agrees_with_background, shows_background, without_masks
+from page4d.stereo.background import Background, agrees_with_background, shows_background
 from page4d.stereo.planes import move_onto_planes
 from page4d.stereo.regions import bounding_box
 from page4d.stereo.sweep import aggregate_scores, aggregate_together
@@ -329,23 +329,28 @@ def recalibrated(confidence: Float[Tensor, "*batch"], agreement: Agreement) -> F
 class FusedBackground:
     """A background whose depth maps agree as far as they can, with the agreement that is left.
 
-    `predicted` is its log depth before, which that of instants is compared with.
+    `predicted` is its log depth before, which that of instants is compared with; None where masks of motion alone
+    determine what shows it.
     """
 
     background: Background
     agreement: Agreement
-    predicted: Float[Tensor, "V H W"]
+    predicted: Float[Tensor, "V H W"] | None
 
 
-def fuse_background(background: Background, cameras: Cameras) -> FusedBackground:
-    """Bring the depth maps of a background, seen by cameras [V], to a consensus, and its planes to the pictures."""
+def fuse_background(background: Background, cameras: Cameras, *, trusts_masks: bool) -> FusedBackground:
+    """Bring the depth maps of a background, seen by cameras [V], to a consensus, and its planes to the pictures.
+
+    With `trusts_masks`, all that does not move by a mask of motion shows it.
+    """
     known, confidence = background.known, background.confidence
     depth = reach_consensus(background.log_depth, known, confidence, cameras)
     sigma = measured_spread(background.log_depth, known, cameras) / confidence.clamp(min=_MIN_CONFIDENCE)
     depth = move_onto_planes(depth, known, sigma, background.color, cameras)
     fused = replace(background, log_depth=depth)
     agreement = measure_agreement(depth.exp(), known, cameras, background.spread)
-    return FusedBackground(background=fused, agreement=agreement, predicted=background.log_depth)
+    predicted = None if trusts_masks else background.log_depth
+    return FusedBackground(background=fused, agreement=agreement, predicted=predicted)
 
 
 @on_threads(1)
@@ -353,9 +358,9 @@ def fuse_background(background: Background, cameras: Cameras) -> FusedBackground
 def clean(predictions: Predictions, fused: FusedBackground | None = None) -> Predictions:
     """Return predictions [1, T, V, H, W] in the world of the background, with their agreement between views.
 
-    Pixels that do not move take depth and confidence of the background, and their agreement is that of the
-    background, so that static parts of clouds do not change over time. In views without masks of motion they are
-    those that agree with it. Without a background, depth is unchanged. Confidence is recalibrated by the agreement.
+    Pixels that do not move by a mask of motion, and agree with the background where masks are not trusted, take its
+    depth and confidence, and their agreement is that of the background, so that static parts of clouds do not change
+    over time. Without a background, depth is unchanged. The confidence is recalibrated by the agreement.
     """
     known = predictions.known
     if fused is None:
@@ -364,15 +369,12 @@ def clean(predictions: Predictions, fused: FusedBackground | None = None) -> Pre
         return replace(predictions, depth_confidence=confidence, agreement=agreement)
     background = fused.background
     dynamic = predictions.dynamic
-    shown = torch.zeros_like(known[0])
+    is_static = background.known & predictions.valid
+    if fused.predicted is not None:
+        is_static &= agrees_with_background(predictions, replace(background, log_depth=fused.predicted))
     if dynamic is not None:
         sharpened, shown = shows_background(dynamic[0], predictions.images[0], background)
-        dynamic = sharpened[None]
-    unmasked = without_masks(predictions)
-    if bool(unmasked.any()):
-        agrees = agrees_with_background(predictions, replace(background, log_depth=fused.predicted))
-        shown = torch.where(unmasked[:, None, None], agrees, shown)
-    is_static = background.known & predictions.valid & shown
+        dynamic, is_static = sharpened[None], is_static & shown
     depth = torch.where(is_static, background.log_depth.exp(), predictions.depth)
     confidence = torch.where(is_static, background.confidence, predictions.depth_confidence.nan_to_num())
     if dynamic is not None:

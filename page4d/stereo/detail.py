@@ -292,7 +292,9 @@ def fine_background(
         known=stacked([view.known & shown for view, shown in zip(fine, near, strict=True)]),
     )
     agreement = measure_agreement(raised.log_depth.exp(), raised.known, cameras, raised.spread)
-    return FusedBackground(background=raised, agreement=agreement, predicted=raised.log_depth)
+    return FusedBackground(
+        background=raised, agreement=agreement, predicted=None if fused.predicted is None else raised.log_depth
+    )
 
 
 @torch.no_grad()
@@ -303,21 +305,20 @@ def fine_instant(
 
     Static pixels take the depth of the background `fused`, which has the pixels of the pictures; without one, or
     where it is not known, depth is upsampled and refined for the instant. The motion mask is sharpened by the colors
-    of the background; without a mask, static pixels have its colors. Points of a point head are left out.
+    of the background; where masks are not trusted, static pixels have these. Points of a point head are left out.
     """
     transforms, size = batch.pixel_transforms, (batch.images.shape[-2], batch.images.shape[-1])
     cameras = fine_cameras(coarse, transforms)
     dynamic = _fine_motion(coarse, batch, fused)
     places = list(zip(coarse.pixel_transforms, transforms, strict=True))
     static = torch.zeros(size, dtype=torch.bool, device=batch.images.device).expand(len(transforms), *size)
-    unmasked = torch.full((len(transforms), 1, 1), dynamic is None, device=batch.images.device)
-    if fused is not None and dynamic is not None:
-        static = fused.background.known & (dynamic <= DYNAMIC_THRESHOLD)
-        unmasked = unmasked if batch.dynamic is None else is_unknown(batch.dynamic[0, 0])[:, None, None]
-    if fused is not None and coarse.static is not None and bool(unmasked.any()):
-        shown = _on_pictures(coarse.static[0, 0], places, size)
-        shown = shown & (color_deviation(batch.images[0, 0], fused.background) <= 1)
-        static = torch.where(unmasked, shown, static)
+    if fused is not None:
+        static = fused.background.known
+        if fused.predicted is not None and coarse.static is not None:
+            has_color = color_deviation(batch.images[0, 0], fused.background) <= 1
+            static = static & has_color & _on_pictures(coarse.static[0, 0], places, size)
+        if dynamic is not None:
+            static = static & (dynamic <= DYNAMIC_THRESHOLD)
     valid = batch.valid[0, 0] & _on_pictures(coarse.valid[0, 0], places, size)
     own = valid & ~static
     views = [_coarse_view(coarse, view, is_static=fused is not None) for view in range(len(transforms))]

@@ -11,10 +11,12 @@ import pytest
 import torch
 from kornia.feature import XFeat
 from safetensors.torch import save_file
+from torch.nn import functional
 
 from page4d.batch.ray import _ChunkWorker
 from page4d.choices import CameraMotion, DepthSize, ExistingOutput, Poses, SparseStrategy, TimeEncoding
 from page4d.errors import InterruptedRunError, UsageError
+from page4d.geometry.pixels import fit_views
 from page4d.geometry.time_axis import at_instants
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.networks.conditioning import Memory
@@ -26,14 +28,15 @@ from page4d.options import ReconstructSettings
 from page4d.output.reader import open_output
 from page4d.records import Predictions
 from page4d.run.plan import plan_run
-from page4d.run.predictor import CPU, NetworkPredictor, PredictedChunk, RigOutput, times_in_frames
+from page4d.run.predictor import CPU, NetworkPredictor, PredictedChunk, RigOutput, build_predictor, times_in_frames
 from page4d.run.reconstruct import reconstruct
 from page4d.run.run import Run
-from page4d.scene.batches import UNKNOWN_MOTION, FrameBatch, open_batches
+from page4d.scene.batches import UNKNOWN_MOTION, FrameBatch, open_batches, open_placed_batches
 from page4d.stereo.background import Background
 from page4d.stereo.descriptors import DESCRIPTOR_MODEL, dense_descriptors
 from page4d.stereo.refine import refinement_of
 from page4d.stereo.state import StaticDepth
+from page4d.weights.store import save_network
 from tests.run.truth import TruthPredictor, exact_predictions, random_similarity
 
 pytestmark = pytest.mark.usefixtures("constant_forecast", "few_steps")
@@ -211,23 +214,27 @@ def test_the_background_of_known_cameras_is_predicted_from_as_many_instants_as_o
     assert plan_run(replace(CAPTURE, num_times=num_times).scene(), predictor).background_length == length
 
 
-def without_masks(predictions: Predictions, *, given: int = 0) -> Predictions:
-    """Return predictions of a network without masks, if those of the first views are given."""
-    if not given:
-        return replace(predictions, dynamic=None)
-    dynamic = predictions.dynamic.clone()
-    dynamic[:, :, given:] = UNKNOWN_MOTION
-    return replace(predictions, dynamic=dynamic)
-
-
-@pytest.mark.parametrize("given", [0, 1])
-@pytest.mark.parametrize("settings", [SETTINGS, replace(SETTINGS, poses=Poses.INPUT, chunk=8)])
+@pytest.mark.parametrize(
+    ("settings", "others"),
+    [(SETTINGS, None), (SETTINGS, UNKNOWN_MOTION), (replace(SETTINGS, poses=Poses.INPUT, chunk=8), 0.0)],
+)
 def test_moving_parts_keep_the_depth_of_a_network_without_masks(
-    settings: ReconstructSettings, given: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    settings: ReconstructSettings, others: float | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
-    """In several chunks with its cameras, and in one with the calibrated ones; masks are those of no or one view."""
+    """In several chunks with its cameras, and in one with the calibrated ones.
+
+    Without any masks, with those of the first view alone, and if those of the others, of another network, miss all.
+    """
     capture = SyntheticCapture(seed=3, num_views=3, num_times=7, image_size=(56, 70), spacing_deg=20)
-    truth = TruthPredictor(capture, lambda _, predictions: without_masks(predictions, given=given))
+
+    def masked(_: int, predictions: Predictions) -> Predictions:
+        if others is None:
+            return replace(predictions, dynamic=None)
+        dynamic = predictions.dynamic.clone()
+        dynamic[:, :, 1:] = others
+        return replace(predictions, dynamic=dynamic)
+
+    truth = TruthPredictor(capture, masked)
     monkeypatch.setattr(NetworkPredictor, "predict", lambda _, batch, __=None: truth.predict(batch))
     network = without_zeros(replace(TINY, mask=None))
     reconstruct(capture.scene(), NetworkPredictor(network=network, device=CPU), out=tmp_path, settings=settings)
@@ -242,6 +249,38 @@ def test_moving_parts_keep_the_depth_of_a_network_without_masks(
     error = torch.cat(errors)
     assert len(error) > 500
     assert float((error > 0.1).float().mean()) < 0.1
+
+
+def test_a_network_without_masks_takes_those_of_the_bundled_one(tmp_path: Path):
+    """Larger pictures of two sizes; masks from files are kept, and one instant has no motion."""
+    capture = SyntheticCapture(seed=1, num_views=3, num_times=6, image_size=(120, 160), spacing_deg=20)
+    file = tmp_path / "network.safetensors"
+    save_network(without_zeros(replace(TINY, mask=None)), file, {"licence": "none", "description": "a test"})
+    predictor = build_predictor(file, device="cpu", settings=replace(SETTINGS, refine=False))
+    assert predictor.record.motion_masks == build_predictor(device="cpu").record.name
+    assert build_predictor(device="cpu").motion is None
+    scene = capture.scene()
+    sizes = [(120, 160), (120, 160), (90, 120)]
+    transforms = tuple(fit_views([(120, 160)], round(1.6 * width), 14)[0] for _, width in sizes)
+    with open_placed_batches(scene, transforms) as reader:
+        batch = reader.read(0, 6)
+    found = predictor.predict(batch).predictions.dynamic
+    assert found is not None
+    exact = exact_predictions(capture).dynamic
+    for view, transform in enumerate(transforms):
+        content = found[0, :, view, transform.rows, transform.columns] > 0.5
+        true = functional.interpolate(exact[0, :, view, None], transform.content_size)[:, 0] > 0.5
+        assert float((content & true).sum() / (content | true).sum()) > 0.65
+        height, width = transform.canvas_size
+        assert not found[:, :, view, height:].any()
+        assert not found[:, :, view, :, width:].any()
+    given = torch.rand_like(found)
+    assert torch.equal(predictor.predict(replace(batch, dynamic=given)).predictions.dynamic, given)
+    given[:, :, 1] = UNKNOWN_MOTION
+    filled = predictor.predict(replace(batch, dynamic=given)).predictions.dynamic
+    given[:, :, 1] = found[:, :, 1]
+    assert torch.equal(filled, given)
+    assert not predictor.predict(at_instants(batch, [2])).predictions.dynamic.any()
 
 
 def test_the_background_of_one_calibrated_camera_has_the_unit_of_what_moves(monkeypatch, tmp_path: Path):

@@ -115,14 +115,6 @@ def test_without_masks_only_what_agrees_in_color_and_depth_shows_the_background(
     assert agrees[~around].float().mean() > 0.98
 
 
-def test_what_often_passes_does_not_bias_a_background_without_masks(capture: Predictions) -> None:
-    unmasked = replace(capture, dynamic=None)
-    unmasked.depth[:, :2, :, 11:] = 2.0
-    unmasked.images[:, :2, :, :, 11:] = 0.5
-    error = (estimate_background(unmasked, range(VIEWS)).log_depth.exp() / 4).log()[:, 12:]
-    assert abs(float(error.mean())) < 0.006
-
-
 def test_pixels_that_always_move_have_no_background(capture: Predictions) -> None:
     capture.dynamic[:, :, 0, :4] = 0.9
     background = estimate_background(capture, range(VIEWS))

@@ -73,7 +73,7 @@ def test_confidence_follows_the_balance_of_views() -> None:
 
 def test_static_parts_do_not_change_over_time() -> None:
     noisy = wall(noise=0.03)
-    fused = fuse_background(estimate_background(noisy, range(3)), noisy.cameras[0, 0])
+    fused = fuse_background(estimate_background(noisy, range(3)), noisy.cameras[0, 0], trusts_masks=True)
     cleaned = clean(noisy, fused)
     assert noisy.depth.std(dim=1).mean() > 0.05
     assert cleaned.depth.std(dim=1).max() == 0
@@ -85,7 +85,7 @@ def test_moving_parts_have_a_depth_of_their_own_at_every_instant() -> None:
     background = estimate_background(noisy, range(3))
     noisy.dynamic[:, 2, 1, 3:8, 3:8] = 0.99
     noisy.images[:, 2, 1, :, 3:8, 3:8] = 0
-    cleaned = clean(noisy, fuse_background(background, noisy.cameras[0, 0]))
+    cleaned = clean(noisy, fuse_background(background, noisy.cameras[0, 0], trusts_masks=True))
     moving, static = cleaned.depth[0, 2, 1, 4:7, 4:7], cleaned.depth[0, 1, 1, 4:7, 4:7]
     assert (moving != static).all()
     assert (moving / noisy.depth[0, 2, 1, 4:7, 4:7]).log().abs().max() < 0.06
@@ -96,7 +96,7 @@ def test_without_masks_parts_that_differ_from_the_background_keep_their_depth() 
     noisy = replace(wall(times=6, noise=0.01), dynamic=None)
     noisy.depth[:, 2, 1, 3:8, 3:8] = DISTANCE / 2
     noisy.images[:, 2, 1, :, 3:8, 3:8] = 0
-    fused = fuse_background(estimate_background(noisy, range(3)), noisy.cameras[0, 0])
+    fused = fuse_background(estimate_background(noisy, range(3)), noisy.cameras[0, 0], trusts_masks=False)
     cleaned = clean(noisy, fused)
     assert cleaned.dynamic is None
     assert (cleaned.depth[0, 2, 1, 3:8, 3:8] == DISTANCE / 2).all()
@@ -112,7 +112,7 @@ def test_without_masks_parts_that_differ_from_the_background_keep_their_depth() 
 
 def test_instants_are_cleaned_alike_alone_and_together() -> None:
     noisy = wall(noise=0.03)
-    fused = fuse_background(estimate_background(noisy, range(3)), noisy.cameras[0, 0])
+    fused = fuse_background(estimate_background(noisy, range(3)), noisy.cameras[0, 0], trusts_masks=True)
     together, alone = clean(noisy, fused), clean(noisy.at_times(2, 3), fused)
     for name in ("depth", "depth_confidence", "dynamic"):
         assert torch.equal(getattr(together.at_times(2, 3), name), getattr(alone, name))

@@ -53,7 +53,7 @@ def transforms() -> tuple[PixelTransform, ...]:
 
 @pytest.fixture(scope="module")
 def background(coarse: Predictions) -> FusedBackground:
-    return fuse_background(estimate_background(coarse, range(3)), coarse.cameras[0, 0])
+    return fuse_background(estimate_background(coarse, range(3)), coarse.cameras[0, 0], trusts_masks=True)
 
 
 @pytest.fixture(scope="module")
@@ -203,7 +203,7 @@ def test_without_masks_moving_parts_keep_the_depth_of_their_instant(
     exact: Predictions, coarse: Predictions, transforms: tuple[PixelTransform, ...]
 ) -> None:
     unmasked = replace(coarse, dynamic=None)
-    background = fuse_background(estimate_background(unmasked, range(3)), unmasked.cameras[0, 0])
+    background = fuse_background(estimate_background(unmasked, range(3)), unmasked.cameras[0, 0], trusts_masks=False)
     fine = fine_background(background, unmasked, lambda view: exact.images[0, :, view], transforms, None)
     cleaned = clean(unmasked, background)
     errors = []

@@ -286,8 +286,14 @@ class Cleaner(Stage[CleaningState]):
             has_unit = world.is_fixed and world.scale_is_known
             scale = 1.0 if has_unit else scale_between(self._background, first)
             self.decided = self._so_far.model_copy(update={"background_scale": scale})
-        device, background = self._plan.predictor.device, self._background.scaled(scale)
-        fused = fuse_background(to_device(background, device), first.cameras[0, 0].to(device))
+        predictor, background = self._plan.predictor, self._background.scaled(scale)
+        has_own = isinstance(predictor, NetworkPredictor) and predictor.network.config.mask is not None
+        are_given = self._plan.scene.has_motion_masks and all(view.mask for view in self._plan.scene.views)
+        fused = fuse_background(
+            to_device(background, predictor.device),
+            first.cameras[0, 0].to(predictor.device),
+            trusts_masks=has_own or are_given,
+        )
         self._fused = to_device(fused, "cpu")
 
     def _choose_views(self, cleaned: Predictions) -> int:
