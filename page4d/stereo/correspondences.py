@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from page4d.geometry.camera import Cameras, camera_rays, resize_intrinsics
 from page4d.geometry.warp import WarpedPixels, ncc, pixel_extent, ray_warp, sample_grid
+from page4d.networks.config_parts import MatchTarget
 from page4d.networks.inputs.matching import to_pixels
 from page4d.networks.layers.execution import in_chunks, numbers_at_once
 from page4d.stereo.bundle_adjustment import Correspondences
@@ -315,13 +316,10 @@ def guided_correspondences(
     `cameras` are [B, T, V], in the unit of depth. Images are compared at 1 / `reduction` of their size, over windows
     of about as many pixels: reach and windows are wider by this factor. Patches whose size is not divisible by it are
     compared at full size. The first slots are neighbouring views at the same instant, matched by the network or not,
-    the last those of other instants, unchanged. A single view has no neighbours: between instants a camera that
-    hardly moves gives no parallax. `patches` are the indices of those of the correspondences, the same at every
-    instant; None: all.
+    the last those of other instants, unchanged. A single view is searched in these, for what does not move.
+    `patches` are the indices of those of the correspondences, the same at every instant; None: all.
     """
     num_times, num_views, num_patches = depth[0].shape[1], len(views), correspondences.positions.shape[-2]
-    if num_views == 1:
-        return correspondences
     reduction = reduction if all(view.patch_size % reduction == 0 for view in views) else 1
     images = [_reduced(image.mean(dim=2, keepdim=True), reduction) for image in images]
     depth = [_reduced(one[:, :, None], reduction)[:, :, 0] for one in depth]
@@ -336,20 +334,25 @@ def guided_correspondences(
         margin = (view.patch_size - side) // 2
         chosen = None if patches is None else patches[place][patches[place] < view.grid[0] * view.grid[1]]
         before, guided = _slots_of_view(correspondences, place, num_times, num_views), []
-        for other in neighbour_views(views, place):
-            pair = cameras[:, :, place], cameras[:, :, other]
-            found = match_guided(images[place], images[other], *pair, depth[place], side, margin, chosen)
-            targets = instants + other
+        in_time = [slot for slot in before if not torch.equal(slot.targets, instants + slot.targets[0])]
+        searched, static = [instants + other for other in neighbour_views(views, place)], torch.ones(())
+        if num_views == 1 and in_time:
+            searched, in_time = [slot.targets for slot in in_time], []
+            static = view.static_probability(MatchTarget.NEXT_TIME)
+            static = static if chosen is None else static[..., chosen]
+        for targets in searched:
+            other, times = int(targets[0]) % num_views, targets // num_views
+            pair = cameras[:, :, place], cameras[:, times, other]
+            found = match_guided(images[place], images[other][:, times], *pair, depth[place], side, margin, chosen)
             positions = pad_patches(reduction * found.positions.double(), num_patches, dim=-2)
-            weight = _GUIDED_WEIGHT * pad_patches(found.score.double(), num_patches, dim=-1)
+            weight = _GUIDED_WEIGHT * pad_patches(found.score.double() * static.to(depth[place]), num_patches, dim=-1)
             earlier = next((slot for slot in before if torch.equal(slot.targets, targets)), None)
             if earlier is not None:
                 matched = weight > 0
                 positions = torch.where(matched[..., None], positions, earlier.positions)
                 weight = torch.where(matched, weight, earlier.weight)
             guided.append(_Slot(targets, positions, weight))
-        other_instants = [slot for slot in before if not torch.equal(slot.targets, instants + slot.targets[0])]
-        slots.append(guided + other_instants)
+        slots.append((guided + in_time) or before)
     return replace(
         correspondences,
         targets=_stacked([[slot.targets for slot in of_view] for of_view in slots], dim=1),

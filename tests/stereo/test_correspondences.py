@@ -125,10 +125,21 @@ def test_network_matches_remain_where_guided_matching_fails(truth: GroundTruth) 
     assert torch.equal(guided.weight.sum(dim=2), before.weight.sum(dim=2))
 
 
-def test_correspondences_of_a_single_view_are_unchanged(truth: GroundTruth) -> None:
+def test_a_single_view_is_compared_between_instants(truth: GroundTruth) -> None:
+    """A static one, of which patches without moving pixels stay where they are."""
     single = with_views(truth, [0])
-    before, after = matched(single, views_with_wrong_matches(single, tuple(MatchTarget)))
-    assert after is before
+    view, *_ = views_with_wrong_matches(single, tuple(MatchTarget))
+    view = replace(view, output=replace(view.output, dynamic=single.dynamic.float()))
+    before, guided = matched(single, [view])
+    assert guided.targets.tolist() == [[0, 1], [0, 0]]  # the first instant, the next one
+    found = (guided.weight > 1)[0, 0, 1]
+    assert found.float().mean() > 0.3
+    assert (guided.positions[0, 0, 1] - before.pixels[0, 0])[found].norm(dim=-1).median() < 0.1
+    moving = view.static_probability(MatchTarget.NEXT_TIME)[0, 0] == 0
+    assert moving.any()
+    assert not found[moving].any()
+    in_space, unchanged = matched(single, views_with_wrong_matches(single, (MatchTarget.NEXT_VIEW,)))
+    torch.testing.assert_close(unchanged.weight, in_space.weight)
 
 
 def test_a_smaller_view_has_fewer_patches(truth: GroundTruth) -> None:

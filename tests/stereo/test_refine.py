@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from page4d.choices import SceneFamily
 from page4d.evaluation.cameras import pair_errors
 from page4d.lab.synthetic.capture import SceneRequest, sample_truth
 from page4d.networks.conditioning import Conditioning, ViewGroups
+from page4d.networks.config_parts import MatchTarget
 from page4d.networks.inputs.matching import Matches, target_images
 from page4d.networks.output import NetworkOutput, RigOutput
 from page4d.records import GroundTruth
@@ -112,6 +114,30 @@ def test_known_cameras_improve_depth_and_do_not_replace_adjusted_ones(output: Ne
     # Depth is in the unit of the adjusted cameras.
     ratio = (better.depth / truth.depth)[truth.depth > 0].median()
     assert ratio == pytest.approx(1 / 3, rel=0.1)
+
+
+def test_the_path_of_a_single_view_gives_the_scale_of_depth():
+    """Its predicted path is too short by a factor of 1.4."""
+    request = SceneRequest(family=SceneFamily.HANDHELD, num_times=4, num_views=1, image_size=(96, 128))
+    moving = sample_truth([3], request)
+    matches = true_matches(moving, (MatchTarget.FIRST_TIME, MatchTarget.NEXT_TIME))
+    pose = moving.cameras.world_to_camera.double().clone()
+    start = pose[:, :1, :, :3, :3].transpose(-1, -2) @ pose[:, :1, :, :3, 3:]
+    offset = pose[..., :3, :3].transpose(-1, -2) @ pose[..., :3, 3:] - start
+    pose[..., :3, 3:] = pose[..., :3, :3] @ (start + offset / 1.4)
+    short = NetworkOutput(
+        world_to_camera=pose,
+        intrinsics=moving.cameras.intrinsics.double(),
+        depth=filled_depth(moving),
+        depth_confidence=torch.full_like(moving.depth, 8.0),
+        dynamic=moving.dynamic.float(),
+        matches=replace(matches, confidence=0.01 * matches.confidence),
+    )
+    found = run_refinement(RigOutput.of(short), PATCH, FINER, known_cameras(moving), moving.images)
+    assert found.rig_scale is not None
+    ratio = found.output.outputs[0].depth * found.rig_scale[:, None, None, None, None] / filled_depth(moving)
+    assert float(found.rig_scale) > 1.2
+    assert float(ratio.median()) == pytest.approx(1.0, abs=0.06)
 
 
 def test_static_depth_gives_the_scale_of_the_rest(output: NetworkOutput, truth: GroundTruth):
