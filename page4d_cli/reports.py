@@ -155,7 +155,7 @@ def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> dict[str, Any]:
     from page4d.rig.people.model import NO_POSE_MODEL
     from page4d.run.time import forecast_time, registration_stages
 
-    scene, network = plan.scene, plan.predictor.record
+    scene, network = plan.scene, plan.network
     sizes = [[width, height] for height, width in (transform.canvas_size for transform in plan.transforms)]
     peak = plan.forecast.peak_bytes(max(chunk.length for chunk in plan.chunks))
     time = forecast_time(plan)

@@ -93,6 +93,7 @@ def fingerprint_of(plan: RunPlan) -> dict[str, JsonValue]:
         "network": predictor.record.name,
         "preset": predictor.record.preset,
         "weights": predictor.record.sha256,
+        "motion-masks": predictor.record.motion_masks,
         "precision": PRECISION_NAMES[predictor.precision],
         "device": predictor.device.type,
         "descriptors": plan.descriptors,

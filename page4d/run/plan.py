@@ -18,7 +18,7 @@ from page4d.installation import load_open3d, require_open3d
 from page4d.motion.flow import MIN_SIDE
 from page4d.options import ReconstructSettings
 from page4d.output.points import MAX_VIEWS
-from page4d.output.record import SourceRecord, source_record
+from page4d.output.record import NetworkRecord, SourceRecord, source_record
 from page4d.rig.people.model import is_fetched
 from page4d.run.chunks import MAX_DEFAULT_LENGTH, Chunk, choose_chunks, plan_chunks
 from page4d.run.memory import Forecast, MemoryLimit, NetworkCost, usable_bytes, used_bytes
@@ -85,6 +85,13 @@ class RunPlan:
     def has_motion(self) -> bool:
         """Whether the result has motion: of several instants, or from masks."""
         return self.scene.num_times > 1 or self.scene.has_motion_masks
+
+    @property
+    def network(self) -> NetworkRecord:
+        """The record of the network, without that of motion masks where all are given, or one instant has none."""
+        record, views = self.predictor.record, self.scene.views
+        borrows = self.scene.num_times > 1 and not (self.scene.has_motion_masks and all(view.mask for view in views))
+        return record if borrows else record.model_copy(update={"motion_masks": None})
 
     @property
     def background_length(self) -> int:

@@ -33,9 +33,9 @@ from page4d.networks.presets import PRESETS
 from page4d.options import NetworkOptions, ReconstructSettings, given_settings, in_options
 from page4d.output.record import NetworkRecord
 from page4d.records import Predictions
-from page4d.scene.batches import FrameBatch
+from page4d.scene.batches import FrameBatch, is_unknown
 from page4d.scene.records import Scene
-from page4d.stereo.background import Background, estimate_background, is_unknown, shows_background
+from page4d.stereo.background import Background, estimate_background, shows_background
 from page4d.stereo.descriptors import DenseDescriptors, dense_descriptors
 from page4d.stereo.refine import refinement_of
 from page4d.stereo.state import StaticDepth
@@ -75,10 +75,6 @@ def predictions_of(batch: FrameBatch, output: NetworkOutput, scale: Scale) -> Pr
     if output.sky is not None:
         in_sky = is_sky(_to_host(output.sky))
         valid = valid & ~in_sky if has_both(in_sky[valid]) else valid
-    motion = None if output.dynamic is None else _to_host(output.dynamic)
-    if motion is not None and len(batch.times) == 1:
-        # One instant shows no motion: only external masks are a result.
-        motion = torch.zeros_like(motion) if batch.dynamic is None else batch.dynamic
     return Predictions(
         times=batch.times,
         view_names=batch.view_names,
@@ -89,8 +85,20 @@ def predictions_of(batch: FrameBatch, output: NetworkOutput, scale: Scale) -> Pr
         valid=valid,
         depth=_to_host(output.depth),
         depth_confidence=depth_confidence,
-        dynamic=batch.dynamic if motion is None else motion,
+        dynamic=motion_of(batch, output),
         faults=batch.faults,
+    )
+
+
+def motion_of(batch: FrameBatch, output: NetworkOutput) -> Float[Tensor, "B T V H W"] | None:
+    """Return the given masks of motion, and the predicted ones of views without; of one instant these are 0."""
+    if output.dynamic is None:
+        return batch.dynamic
+    predicted = _to_host(output.dynamic)
+    if len(batch.times) == 1:
+        predicted = torch.zeros_like(predicted)
+    return (
+        predicted if batch.dynamic is None else torch.where(batch.unmasked[:, None, None], predicted, batch.dynamic)
     )
 
 
@@ -158,6 +166,11 @@ class NetworkPredictor:
     motion: "NetworkPredictor | None" = None
     background: Background | None = None
     pass_length: int | None = None
+
+    @property
+    def has_mask_head(self) -> bool:
+        """Whether the network predicts masks of motion."""
+        return self.network.config.mask is not None
 
     @property
     def multiple(self) -> int:
@@ -244,11 +257,11 @@ class NetworkPredictor:
     def run(self, batch: FrameBatch, memory: Memory | None = None) -> RigOutput:
         """Return the network's output without refinement, on its device.
 
-        A network without a mask head ignores external masks; they still are the motion masks of the result.
+        Given masks of all views are an input of a network with a mask head. Those of some views are not: it would
+        predict coarser ones for the others.
         """
-        takes_masks = self.network.config.mask is not None
         masks = None
-        if batch.dynamic is not None and takes_masks:
+        if batch.dynamic is not None and self.has_mask_head and not bool(batch.unmasked.any()):
             masks = views_of(batch.dynamic.to(self.device), batch)
         images, conditioning = self._images(batch), self._conditioning(batch, memory)
         reduced = self.precision is not torch.float32
@@ -258,21 +271,18 @@ class NetworkPredictor:
 
     def _with_masks(self, batch: FrameBatch) -> FrameBatch:
         """Return a batch with masks of motion in the views without given ones, if another network predicts them."""
-        if self.motion is None:
-            return batch
-        if batch.dynamic is None:
-            return replace(batch, dynamic=self.motion.motion_masks(batch))
-        unknown = is_unknown(batch.dynamic[0].transpose(0, 1))
-        if not bool(unknown.any()):
+        if self.motion is None or not bool(batch.unmasked.any()):
             return batch
         masks = self.motion.motion_masks(batch)
-        return replace(batch, dynamic=torch.where(unknown[:, None, None], masks, batch.dynamic))
+        if batch.dynamic is not None:
+            masks = torch.where(batch.unmasked[:, None, None], masks, batch.dynamic)
+        return replace(batch, dynamic=masks)
 
     def motion_masks(self, batch: FrameBatch) -> Float[Tensor, "B T V H W"]:
         """Return the probability that pixels of a batch for another network move, in [0, 1]; 0 of one instant.
 
-        The images are resized to this network's size, or to their own where that is smaller, as its memory is then
-        below that of the other network.
+        The images are resized to this network's size, or to their own where that is smaller. Forecasts of memory
+        leave it out, as other networks need more, but for images below about 150 px.
         """
         if len(batch.times) == 1:
             return torch.zeros_like(batch.valid, dtype=torch.float32)
@@ -300,8 +310,7 @@ class NetworkPredictor:
 
         None without a background, or without masks of all views.
         """
-        dynamic = output.on_canvas((batch.images.shape[-2], batch.images.shape[-1])).dynamic
-        dynamic = batch.dynamic if dynamic is None else dynamic
+        dynamic = motion_of(batch, output.on_canvas((batch.images.shape[-2], batch.images.shape[-1])))
         if self.background is None or dynamic is None or bool(is_unknown(dynamic[0].transpose(0, 1)).any()):
             return None
         background = to_device(self.background, self.device)
@@ -504,7 +513,7 @@ def _trained(options: NetworkOptions, device: torch.device, observer: Observer |
     limits = network.info.metadata.get("domain")
     network.predicts_ray_map = network.predicts_points = False  # predictions have neither
     motion = None
-    if network.config.mask is None and not is_bundled:
+    if network.config.mask is None:
         motion = _trained(replace(options, weights=None, sha256=None), device, observer)
     return NetworkPredictor(
         network=network,

@@ -213,7 +213,7 @@ def begun_record(plan: RunPlan, layout: OutputLayout, state: RunState) -> RunRec
         ],
         times=scene.times.tolist(),
         world_offset=scene.world_offset,
-        network=predictor.record,
+        network=plan.network,
         descriptors=plan.descriptors,
         registration=None if state.registration is None else state.registration.record,
         world=plan.evidence.world,

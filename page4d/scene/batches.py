@@ -54,6 +54,11 @@ UNKNOWN_MOTION = 0.5
 """Probability of motion in a view without masks if other views have masks."""
 
 
+def is_unknown(dynamic: Float[Tensor, "V *T H W"]) -> Bool[Tensor, " V"]:
+    """Return the views of whose motion nothing is known at all."""
+    return (dynamic == UNKNOWN_MOTION).flatten(1).all(1)
+
+
 @dataclass(frozen=True, kw_only=True)
 class FrameBatch:
     """Decoded frames of T instants as network input.
@@ -76,6 +81,13 @@ class FrameBatch:
     cameras: Cameras | None = None
     depth: Float[Tensor, "B T V H W"] | None = None
     faults: UInt8[Tensor, "B T V"] | None = None
+
+    @property
+    def unmasked(self) -> Bool[Tensor, " V"]:
+        """Which views have no masks of motion."""
+        if self.dynamic is None:
+            return torch.ones(len(self.view_names), dtype=torch.bool, device=self.images.device)
+        return is_unknown(self.dynamic[0].transpose(0, 1))
 
 
 @contextmanager

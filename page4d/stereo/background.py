@@ -17,7 +17,6 @@ from torch.nn import functional
 from page4d.formats.maps import DYNAMIC_THRESHOLD
 from page4d.geometry.statistics import MAD_TO_STD, weighted_median
 from page4d.records import Predictions
-from page4d.scene.batches import UNKNOWN_MOTION
 from page4d.stereo import kernels
 
 MIN_STATIC_SHARE = 0.25
@@ -63,11 +62,6 @@ def estimate_background(predictions: Predictions, static_views: Sequence[int]) -
     for view in set(range(len(predictions.view_names))) - set(static_views):
         background.known[view] = False
     return background if bool(background.known.any()) else None
-
-
-def is_unknown(dynamic: Float[Tensor, "V *T H W"]) -> Bool[Tensor, " V"]:
-    """Return the views of whose motion nothing is known at all."""
-    return (dynamic == UNKNOWN_MOTION).flatten(1).all(1)
 
 
 def _view_background(predictions: Predictions, view: int, static: Float[Tensor, "T H W"]) -> dict[str, Tensor]:

@@ -24,7 +24,6 @@ from page4d.stereo.background import (
     MIN_COLOR_STD,
     Background,
     color_deviation,
-    is_unknown,
     median_of_maps,
     sharpen_motion,
     without_specks,
@@ -391,7 +390,7 @@ def _fine_motion(
     """Return the probability of motion: of given masks, or upsampled and sharpened by colors of the background."""
     if coarse.dynamic is None:
         return None
-    if batch.dynamic is not None and not bool((unmasked := is_unknown(batch.dynamic[0, 0])).all()):
+    if batch.dynamic is not None and not bool((unmasked := batch.unmasked).all()):
         own = _fine_motion(coarse, replace(batch, dynamic=None), fused) if bool(unmasked.any()) else None
         return batch.dynamic[0, 0] if own is None else torch.where(unmasked[:, None, None], own, batch.dynamic[0, 0])
     size = (batch.images.shape[-2], batch.images.shape[-1])

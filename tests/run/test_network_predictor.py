@@ -14,25 +14,29 @@ from safetensors.torch import save_file
 from torch.nn import functional
 
 from page4d.batch.ray import _ChunkWorker
-from page4d.choices import CameraMotion, DepthSize, ExistingOutput, Poses, SparseStrategy, TimeEncoding
+from page4d.choices import CameraMotion, DepthSize, ExistingOutput, MaskMeaning, Poses, SparseStrategy, TimeEncoding
 from page4d.errors import InterruptedRunError, UsageError
+from page4d.geometry.camera import Cameras
 from page4d.geometry.pixels import fit_views
 from page4d.geometry.time_axis import at_instants
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.networks.conditioning import Memory
 from page4d.networks.config import NetworkConfig
-from page4d.networks.config_parts import EpipolarConfig, MatchConfig, SparseConfig
+from page4d.networks.config_parts import EpipolarConfig, MaskConfig, MatchConfig, SparseConfig
 from page4d.networks.network import ViewTimeNetwork, build_network
 from page4d.networks.presets import PRESETS
 from page4d.options import ReconstructSettings
 from page4d.output.reader import open_output
+from page4d.output.record import NetworkRecord
 from page4d.records import Predictions
 from page4d.run.plan import plan_run
 from page4d.run.predictor import CPU, NetworkPredictor, PredictedChunk, RigOutput, build_predictor, times_in_frames
 from page4d.run.reconstruct import reconstruct
 from page4d.run.run import Run
 from page4d.scene.batches import UNKNOWN_MOTION, FrameBatch, open_batches, open_placed_batches
+from page4d.scene.records import PairedFrames, with_instants
 from page4d.stereo.background import Background
+from page4d.stereo.consensus import FusedBackground, fuse_background
 from page4d.stereo.descriptors import DESCRIPTOR_MODEL, dense_descriptors
 from page4d.stereo.refine import refinement_of
 from page4d.stereo.state import StaticDepth
@@ -281,6 +285,51 @@ def test_a_network_without_masks_takes_those_of_the_bundled_one(tmp_path: Path):
     given[:, :, 1] = found[:, :, 1]
     assert torch.equal(filled, given)
     assert not predictor.predict(at_instants(batch, [2])).predictions.dynamic.any()
+
+
+def test_given_masks_are_those_of_the_result_and_leave_the_predicted_ones_of_other_views():
+    capture = SyntheticCapture(seed=1, num_views=3, num_times=6, image_size=(96, 128), spacing_deg=20)
+    predictor = build_predictor(device="cpu", settings=replace(SETTINGS, refine=False))
+    with open_batches(capture.scene(), 128, predictor.multiple) as reader:
+        batch = reader.read(0, 6)
+    given = exact_predictions(capture).dynamic.float()
+    of_all = predictor.predict(replace(batch, dynamic=given)).predictions.dynamic
+    assert torch.equal(of_all, given)
+    given[:, :, 1:] = UNKNOWN_MOTION
+    of_one = predictor.predict(replace(batch, dynamic=given)).predictions.dynamic
+    assert torch.equal(of_one[:, :, :1], given[:, :, :1])
+    assert torch.equal(of_one[:, :, 1:], predictor.predict(batch).predictions.dynamic[:, :, 1:])
+
+
+@pytest.mark.parametrize("mask", [TINY.mask, None])
+@pytest.mark.parametrize(("masked", "meaning"), [(0, "dynamic"), (1, "dynamic"), (2, "dynamic"), (2, "ignore")])
+def test_masks_of_another_network_are_recorded_and_not_trusted(
+    masked: int, meaning: str, mask: MaskConfig | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Unless the network has its own or all are given, static pixels must agree with the background, too."""
+    scene = CAPTURE.scene()
+    views = [
+        replace(view, mask=None if place >= masked else PairedFrames(frames=view.source, indices=view.indices))
+        for place, view in enumerate(scene.views)
+    ]
+    scene = replace(scene, views=tuple(views), mask_meaning=MaskMeaning(meaning))
+    record = NetworkRecord(name="a", trained=True, motion_masks="another")
+    predictor = NetworkPredictor(network=without_zeros(replace(TINY, mask=mask)), device=CPU, record=record)
+    are_given = masked == len(views) and meaning == "dynamic"
+    plan = plan_run(scene, predictor)
+    assert plan.network.motion_masks == (None if are_given else "another")
+    assert plan_run(with_instants(scene, [0]), predictor).network.motion_masks is None
+    trusted = []
+
+    def fuse(background: Background, cameras: Cameras, *, trusts_masks: bool) -> FusedBackground:
+        trusted.append(trusts_masks)
+        return fuse_background(background, cameras, trusts_masks=trusts_masks)
+
+    monkeypatch.setattr("page4d.run.stages.clean.fuse_background", fuse)
+    truth = TruthPredictor(CAPTURE)
+    monkeypatch.setattr(NetworkPredictor, "predict", lambda _, batch, __=None: truth.predict(batch))
+    reconstruct(scene, predictor, out=tmp_path, settings=replace(SETTINGS, poses=Poses.INPUT, long_side=42))
+    assert trusted == [mask is not None or are_given]
 
 
 def test_the_background_of_one_calibrated_camera_has_the_unit_of_what_moves(monkeypatch, tmp_path: Path):

@@ -199,17 +199,19 @@ def test_given_masks_of_one_view_leave_the_motion_of_the_others(
     assert float(frozen[1]) <= float(frozen[0]) + 0.05
 
 
+@pytest.mark.parametrize("has_masks", [False, True])
 def test_without_masks_moving_parts_keep_the_depth_of_their_instant(
-    exact: Predictions, coarse: Predictions, transforms: tuple[PixelTransform, ...]
+    exact: Predictions, coarse: Predictions, transforms: tuple[PixelTransform, ...], *, has_masks: bool
 ) -> None:
-    unmasked = replace(coarse, dynamic=None)
+    """Without any, and if masks that are not trusted miss all that moves."""
+    unmasked = replace(coarse, dynamic=torch.full_like(coarse.depth, 0.01) if has_masks else None)
     background = fuse_background(estimate_background(unmasked, range(3)), unmasked.cameras[0, 0], trusts_masks=False)
     fine = fine_background(background, unmasked, lambda view: exact.images[0, :, view], transforms, None)
     cleaned = clean(unmasked, background)
     errors = []
     for time in range(4):
         instant = fine_instant(cleaned.at_times(time, time + 1), batch_at(exact, transforms, time), fine, None)
-        assert instant.dynamic is None
+        assert (instant.dynamic is not None) == has_masks
         assert torch.equal(
             instant.depth[0, 0][instant.static[0, 0]], fine.background.log_depth.exp()[instant.static[0, 0]]
         )

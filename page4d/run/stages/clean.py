@@ -287,7 +287,7 @@ class Cleaner(Stage[CleaningState]):
             scale = 1.0 if has_unit else scale_between(self._background, first)
             self.decided = self._so_far.model_copy(update={"background_scale": scale})
         predictor, background = self._plan.predictor, self._background.scaled(scale)
-        has_own = isinstance(predictor, NetworkPredictor) and predictor.network.config.mask is not None
+        has_own = isinstance(predictor, NetworkPredictor) and predictor.has_mask_head
         are_given = self._plan.scene.has_motion_masks and all(view.mask for view in self._plan.scene.views)
         fused = fuse_background(
             to_device(background, predictor.device),

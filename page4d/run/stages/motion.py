@@ -33,9 +33,8 @@ from page4d.run.plan import RunPlan, near_steps
 from page4d.run.predictor import MeasuredDepth
 from page4d.run.stage import History, Instant, Stage, chunk_name
 from page4d.run.state_records import FinishedChunk
-from page4d.scene.batches import BatchReader, open_placed_batches
+from page4d.scene.batches import BatchReader, is_unknown, open_placed_batches
 from page4d.scene.point_tracks import PointTracks
-from page4d.stereo.background import is_unknown
 
 MAX_ENTRIES = 10_000_000
 """Largest number of tracks times instants: the file holds a position per track and instant, 200 MB at most."""
