@@ -1,6 +1,8 @@
 """`page4d weights` and `--weights NAME`: tables, reports, and errors of a run from a hub on this machine."""
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -139,6 +141,17 @@ class TestRuns:
         assert (network.source.repository, network.source.revision) == (VGGT.repository, COMMIT)
         assert network.source.sha256 == network.sha256
         assert len(served.ranges()) == 1
+
+    def test_the_network_of_the_masks_is_shown_if_it_is_another_one(self, cli, tmp_path) -> None:
+        """One instant has no motion."""
+        path = tmp_path / "tiny.safetensors"
+        network = build_network(replace(PRESETS["mv-tiny"], mask=None))
+        save_network(network, path, {"licence": "as published", "description": "tiny"})
+        arguments = ("--out", tmp_path / "out", "--weights", path, "--dry-run")
+        scene = write_scene(tmp_path / "scene")
+        row = re.compile(r"^masks +what moves, by mv-demo", re.MULTILINE)
+        assert row.search(cli("reconstruct", scene, *arguments).out)
+        assert not row.search(cli("reconstruct", scene, *arguments, "--frames", "0:1").out)
 
     @pytest.mark.usefixtures("served")
     def test_the_licence_is_shown_for_runs_with_measured_depth_too(self, cli, tmp_path) -> None:
