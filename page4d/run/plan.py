@@ -89,8 +89,7 @@ class RunPlan:
     @property
     def network(self) -> NetworkRecord:
         """The record of the network, without that of motion masks where all are given, or one instant has none."""
-        record, views = self.predictor.record, self.scene.views
-        borrows = self.scene.num_times > 1 and not (self.scene.has_motion_masks and all(view.mask for view in views))
+        record, borrows = self.predictor.record, self.scene.num_times > 1 and not self.scene.motion_is_given
         return record if borrows else record.model_copy(update={"motion_masks": None})
 
     @property

@@ -226,6 +226,11 @@ class Scene:
         return self.mask_meaning is MaskMeaning.DYNAMIC and any(view.mask is not None for view in self.views)
 
     @property
+    def motion_is_given(self) -> bool:
+        """Whether all views have masks of what moves."""
+        return self.has_motion_masks and all(view.mask is not None for view in self.views)
+
+    @property
     def has_static_rig(self) -> bool:
         """Whether two or more views have calibrated cameras, and all of these are static."""
         cameras = [view.camera for view in self.views if view.camera is not None]

@@ -288,11 +288,10 @@ class Cleaner(Stage[CleaningState]):
             self.decided = self._so_far.model_copy(update={"background_scale": scale})
         predictor, background = self._plan.predictor, self._background.scaled(scale)
         has_own = isinstance(predictor, NetworkPredictor) and predictor.has_mask_head
-        are_given = self._plan.scene.has_motion_masks and all(view.mask for view in self._plan.scene.views)
         fused = fuse_background(
             to_device(background, predictor.device),
             first.cameras[0, 0].to(predictor.device),
-            trusts_masks=has_own or are_given,
+            trusts_masks=has_own or self._plan.scene.motion_is_given,
         )
         self._fused = to_device(fused, "cpu")
 
