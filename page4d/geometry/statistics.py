@@ -12,6 +12,11 @@ def median(values: Tensor) -> float | None:
     return float(values.median()) if values.numel() else None
 
 
+def robust_std(residuals: Float[Tensor, " K"]) -> float:
+    """Return the standard deviation of normal errors with this median absolute deviation."""
+    return MAD_TO_STD * float(residuals.abs().median())
+
+
 def weighted_median(
     values: Float[Tensor, "N ..."], weight: Float[Tensor, "N ..."], *, above: bool = False
 ) -> Float[Tensor, "..."]:

@@ -15,6 +15,7 @@ from page4d.errors import Level, Notice, counted
 from page4d.geometry import alignment
 from page4d.geometry.camera import Cameras, unproject
 from page4d.geometry.pixels import PixelTransform, shared_canvas
+from page4d.geometry.statistics import robust_std
 from page4d.geometry.transforms import Sim3, invert_rigid, transform_points
 from page4d.io.json_records import DOUBLES, FileModel
 from page4d.output.record import RigFitRecord, RigRecord, ViewMotionRecord
@@ -22,7 +23,7 @@ from page4d.output.rig_record import Count
 from page4d.records import Predictions
 from page4d.rig.camera_motion import ViewMotion
 from page4d.run.stage import History, Instant, Stage, bad_state
-from page4d.run.stages.stitch import MIN_SCALE_STD, PlacedChunk, robust_std, scale_of_depth
+from page4d.run.stages.stitch import MIN_SCALE_STD, PlacedChunk, scale_of_depth
 from page4d.run.stages.world import has_baseline
 from page4d.scene.batches import scene_cameras
 from page4d.scene.records import Scene

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from torch import Tensor
 
 from page4d.conventions import Scale
@@ -13,7 +13,7 @@ from page4d.errors import UsageError
 from page4d.geometry.alignment import DegenerateGeometryError, align_cameras, align_points_robust
 from page4d.geometry.camera import Cameras, project
 from page4d.geometry.rotation import rotation_angle
-from page4d.geometry.statistics import MAD_TO_STD, central_weighted_median, median
+from page4d.geometry.statistics import central_weighted_median, median, robust_std
 from page4d.geometry.time_axis import join_times
 from page4d.geometry.transforms import Sim3, interpolate_rigid, transform_points
 from page4d.output.record import RigFitRecord, SeamRecord
@@ -243,8 +243,3 @@ def scale_of_depth(source: Predictions, target: Predictions) -> tuple[Tensor, fl
     middle = central_weighted_median(ratio, weights)
     std = robust_std(ratio - middle) / _INDEPENDENT_PIXELS**0.5
     return middle.exp(), max(std, MIN_SCALE_STD), len(chosen)
-
-
-def robust_std(residuals: Float[Tensor, " K"]) -> float:
-    """Return the standard deviation of normal errors with this median absolute deviation."""
-    return MAD_TO_STD * float(residuals.abs().median())
