@@ -16,6 +16,21 @@ class MaskMeaning(StrEnum):
     """Everything else is left out."""
 
 
+class SyncMode(StrEnum):
+    """Source of the clocks of the views; any other value of `sync` is a file."""
+
+    AUTO = "auto"
+    NONE = "none"
+    AUDIO = "audio"
+    TIMECODE = "timecode"
+    PEOPLE = "people"
+    MOTION = "motion"
+
+
+MEASURED_CLOCKS = (SyncMode.PEOPLE, SyncMode.MOTION)
+"""Modes that estimate the clocks from pixels, before the scene is opened with them."""
+
+
 class CalibrationMatch(StrEnum):
     """Assignment of calibrated cameras to views."""
 

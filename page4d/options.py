@@ -189,6 +189,11 @@ CalibResize = Annotated[
         name="calib-resize",
     ),
 ]
+_SYNC_NEEDS = {
+    choices.SyncMode.PEOPLE: " (with 'page4d weights get people')",
+    choices.SyncMode.MOTION: " (with ⟨calibration⟩)",
+}
+_SYNC_MODES = ", ".join(mode + _SYNC_NEEDS.get(mode, "") for mode in choices.SyncMode if mode != "auto")
 _Intrinsics = Annotated[
     Path | None, Option("Lenses from a calibration whose poses are not used.", RIG, metavar="FILE")
 ]
@@ -236,9 +241,8 @@ class SceneOptions:
     )
     sync: Annotated[str, BeforeValidator(lambda value: str(value) if isinstance(value, Path) else value)] = option(
         "auto",
-        "Clocks of the views: a file such as sync.json, or none, audio, timecode, people (with 'page4d weights "
-        "get people'), motion (with ⟨calibration⟩), or auto: sync.json, else time codes, else frame numbers, "
-        "else a common start.",
+        f"Clocks of the views: a file such as sync.json, or {_SYNC_MODES}, or auto: sync.json, else time codes, "
+        "else frame numbers, else a common start.",
         SCENE,
         "FILE|MODE",
     )
@@ -299,7 +303,7 @@ class SceneOptions:
         for name in ("calibration_unit", "again"):
             if getattr(self, name) and self.calibration is None:
                 raise UsageError(f"⟨{name}⟩ without ⟨calibration⟩", "pass the calibration file too")
-        if self.sync == "motion" and self.calibration is None:
+        if self.sync == choices.SyncMode.MOTION and self.calibration is None:
             raise UsageError(
                 "⟨sync=motion⟩ without ⟨calibration⟩", "pass the calibration file too, or use ⟨sync=people⟩"
             )

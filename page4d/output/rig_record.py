@@ -3,6 +3,7 @@
 They are parts of `run.json`, and of what registration and checks write by themselves.
 """
 
+from enum import StrEnum
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveFloat
@@ -18,6 +19,28 @@ Row = Annotated[list[float], Field(min_length=3, max_length=3)]
 Matrix = Annotated[list[Annotated[list[float], Field(min_length=4, max_length=4)]], Field(min_length=4, max_length=4)]
 
 
+class Evidence(StrEnum):
+    """What a relative pose was estimated from."""
+
+    PEOPLE = "people"
+    TEXTURE = "texture"
+    LEARNED = "learned texture"
+
+
+class FocalSource(StrEnum):
+    """Origin of a focal length."""
+
+    CALIBRATION = "calibration"
+    """A calibration file whose poses are not used."""
+
+    OPTION = "option"
+    """`focal`."""
+
+    EXIF = "exif"
+    UNKNOWN = "unknown"
+    """A start value in units of the long side, and estimated."""
+
+
 class PairRecord(FileModel):
     """Two views with the evidence of `num_instants` common instants on their relative pose.
 
@@ -30,7 +53,7 @@ class PairRecord(FileModel):
     """
 
     views: tuple[Name, Name]
-    evidence: Literal["people", "texture", "learned texture"]
+    evidence: Evidence
     score: NonNegativeFloat
     control: NonNegativeFloat | None = None
     jackknife_deg: NonNegativeFloat | None = None
@@ -54,7 +77,7 @@ class PlacedRecord(FileModel):
     placed: bool
     source: Literal["calibration", "evidence", "network"]
     focal: PositiveFloat
-    focal_source: Literal["calibration", "option", "exif", "unknown"]
+    focal_source: FocalSource
     focal_std: NonNegativeFloat | None = None
     residual_px: NonNegativeFloat | None = None
     epipolar_px: NonNegativeFloat | None = None
@@ -156,7 +179,7 @@ class RegistrationRecord(FileModel):
     @property
     def evidence(self) -> str:
         """Names of the evidence of accepted pairs, and of straight edges."""
-        kinds = [str(kind) for kind in sorted({pair.evidence for pair in self.pairs if pair.accepted})]
+        kinds = sorted({str(pair.evidence) for pair in self.pairs if pair.accepted})
         kinds += ["straight edges"] if any(camera.edges for camera in self.cameras) else []
         return ", ".join([*kinds[:-2], " and ".join(kinds[-2:])])
 
@@ -170,7 +193,7 @@ class PairFitRecord(FileModel):
     """How well two calibrated cameras fit people or texture at `num_instants` common instants."""
 
     views: tuple[Name, Name]
-    evidence: Literal["people", "texture", "learned texture"]
+    evidence: Evidence
     score: Share
     num_instants: Count
     fits: bool

@@ -9,9 +9,11 @@ from dataclasses import replace
 from math import exp, inf, log10
 from typing import Literal
 
+from page4d.choices import SyncMode
 from page4d.errors import listed
 from page4d.options import CALIBRATED, OPENING, as_words, in_options
 from page4d.output.record import RunRecord
+from page4d.output.rig_record import Evidence
 from page4d.quality.measure import Measurements, mean_of
 from page4d.quality.record import Grade, Overall, PairQuality, Reason
 
@@ -189,8 +191,8 @@ def _clock_change(run: RunRecord, view: str) -> str:
     """Return how to correct the clock of a view, from people only where the run saw some."""
     check, registration = run.calibration_check, run.registration
     pairs = [*(check.pairs if check else ()), *(registration.pairs if registration else ())]
-    has_people = any(pair.evidence == "people" for pair in pairs)
-    people = "⟨sync=people⟩ or " if has_people and run.settings.get("sync") != "people" else ""
+    has_people = any(pair.evidence is Evidence.PEOPLE for pair in pairs)
+    people = "⟨sync=people⟩ or " if has_people and run.settings.get("sync") != SyncMode.PEOPLE else ""
     return f"correct the clock of {view}: {people}⟨sync=FILE⟩"
 
 

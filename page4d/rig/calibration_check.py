@@ -351,7 +351,7 @@ def check_calibration(
         pairs=tuple(
             PairFitRecord(
                 views=(names[i], names[j]),
-                evidence=check.shared[i, j].evidence.value,
+                evidence=check.shared[i, j].evidence,
                 score=check.given[i, j],
                 num_instants=check.shared[i, j].num_instants,
                 fits=check.given[i, j] >= MIN_FIT,

@@ -13,6 +13,7 @@ from typing import Any, Unpack
 import numpy as np
 from jaxtyping import Float
 
+from page4d.choices import MEASURED_CLOCKS, SyncMode
 from page4d.errors import InputError, Level, Notice, UsageError, WeightsError, listed
 from page4d.keywords import SceneKeywords
 from page4d.options import SceneOptions, split_options
@@ -23,7 +24,7 @@ from page4d.rig.people.keypoints import detect_people
 from page4d.rig.people.model import POSE_MODEL, is_fetched
 from page4d.rig.people_clocks import COARSE_STEP, estimate_clocks, refine_clocks, renumbered
 from page4d.rig.records import Array, Lens, StageProgress, no_progress, of_stage
-from page4d.scene.clocks import BY_MOTION, BY_PEOPLE, Synchronisation
+from page4d.scene.clocks import Synchronisation
 from page4d.scene.open import open_scene as open_folder
 from page4d.scene.records import SYNC_HINT, Clock, Scene
 from page4d.scene.timeline import build_timeline
@@ -52,16 +53,16 @@ def open_scene(
     """
     (given,) = split_options(changes, "open_scene", SceneOptions)
     options = replace(options or SceneOptions(), **given)
-    if options.sync not in (BY_PEOPLE, BY_MOTION):
+    if options.sync not in MEASURED_CLOCKS:
         return open_folder(folder, options)
 
-    by_motion = options.sync == BY_MOTION
+    by_motion = options.sync == SyncMode.MOTION
     if not by_motion and not is_fetched():
         hint = f"run '{POSE_MODEL.command}', or pass ⟨sync=FILE⟩ or ⟨sync=none⟩"
         raise WeightsError("⟨sync=people⟩: the model of body keypoints was not fetched", hint)
     plain = SceneOptions(
         views=options.views,
-        sync="none",
+        sync=SyncMode.NONE,
         image_fps=options.image_fps,
         max_frames=MAX_FRAMES,
         calibration=options.calibration if by_motion else None,
@@ -108,7 +109,7 @@ def synchronise_by_motion(scene: Scene, progress: StageProgress) -> Synchronisat
     if moving := [view.name for view in scene.views if view.camera is not None and not view.camera.is_static]:
         raise UsageError(f"⟨sync=motion⟩: the camera of {listed(moving)} moves", SYNC_HINT)
     if scene.num_views < 2:
-        return Synchronisation(clocks=(Clock(),) * scene.num_views, method=BY_MOTION)
+        return Synchronisation(clocks=(Clock(),) * scene.num_views, method=SyncMode.MOTION)
     shortest = min(float(view.source.frame_times[-1]) for view in scene.views)
     start = max(0.0, (shortest - MAX_SPAN_S) / 2)
     points = [
@@ -119,7 +120,7 @@ def synchronise_by_motion(scene: Scene, progress: StageProgress) -> Synchronisat
     ]
     poses = [np.asarray(camera.world_to_camera, dtype=np.float64) for camera in cameras if camera is not None]
     found = estimate_motion_clocks(scene.view_names, points, poses, of_stage(progress, "synchronizing: offsets"))
-    return _synchronised(BY_MOTION, scene, found, start)
+    return _synchronised(SyncMode.MOTION, scene, found, start)
 
 
 def _synchronised(method: str, scene: Scene, found: WindowClocks, start: float) -> Synchronisation:
@@ -173,7 +174,7 @@ def synchronise_by_people(scene: Scene, calibration: Path | None, progress: Stag
         CapabilityError: if the pose model cannot run on this platform.
     """
     if scene.num_views < 2:
-        return Synchronisation(clocks=(Clock(),) * scene.num_views, method=BY_PEOPLE)
+        return Synchronisation(clocks=(Clock(),) * scene.num_views, method=SyncMode.PEOPLE)
     lenses = lenses_of(scene, intrinsics=calibration, for_all=False)
     interval = float(np.median(np.diff(scene.times))) if scene.num_times > 1 else 1.0
     step = max(1, round(1 / (MAX_RATE_HZ * interval)))
@@ -201,7 +202,7 @@ def synchronise_by_people(scene: Scene, calibration: Path | None, progress: Stag
         limits = np.linspace(0, len(first), min(_MAX_WINDOWS, max(1, len(first) // _WINDOW)) + 1).astype(int)
         windows = [(int(low), int(high) - 1) for low, high in pairwise(limits)]
     clocks = refine_clocks(scene.view_names, people, lenses, windows, ahead, reach * coarse / step, step * interval)
-    return _synchronised(BY_PEOPLE, scene, clocks, float(scene.times[0]))
+    return _synchronised(SyncMode.PEOPLE, scene, clocks, float(scene.times[0]))
 
 
 def _aligned(scene: Scene, starts: Float[Array, " V"]) -> Scene:

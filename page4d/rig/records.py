@@ -5,7 +5,6 @@ Rotations are numpy arrays; angles are in degrees.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from functools import cached_property
 from typing import Any, Self
 
@@ -19,6 +18,8 @@ from scipy.spatial.transform import Rotation
 from page4d.errors import counted
 from page4d.geometry.distortion import Distortion, LensModel
 from page4d.io.json_records import FileModel
+from page4d.output.rig_record import Evidence as Evidence
+from page4d.output.rig_record import FocalSource as FocalSource
 from page4d.output.rig_record import PlacedRecord, RegistrationRecord, WorldRecord
 from page4d.rig.camera_motion import ViewMotion
 from page4d.scene.records import ViewCamera
@@ -39,20 +40,6 @@ def no_progress(done: int, total: int, stage: str = "") -> None:
 def of_stage(progress: StageProgress, stage: str) -> Progress:
     """Return what receives the steps of one stage."""
     return lambda done, total: progress(done, total, stage)
-
-
-class FocalSource(StrEnum):
-    """Origin of a focal length."""
-
-    CALIBRATION = "calibration"
-    """A calibration file whose poses are not used."""
-
-    OPTION = "option"
-    """`focal`."""
-
-    EXIF = "exif"
-    UNKNOWN = "unknown"
-    """A start value in units of the long side, and estimated."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,14 +147,6 @@ ViewPeople = tuple[Tracklet, ...]
 """People of one view."""
 
 
-class Evidence(StrEnum):
-    """What a relative pose was estimated from."""
-
-    PEOPLE = "people"
-    TEXTURE = "texture"
-    LEARNED = "learned texture"
-
-
 @dataclass(frozen=True, kw_only=True)
 class PointMatches:
     """K corresponding points of two views, in undistorted original pixels, with weights in (0, 1].
@@ -256,7 +235,7 @@ def extent_of(centers: Float[Array, "N 3"]) -> float:
 
 def placed_record(name: str, lens: Lens, reason: str = "", **fields: Any) -> PlacedRecord:
     """Record the camera of a view, from evidence by default, placed unless there is a reason; `fields` are others."""
-    focal: dict[str, Any] = {"focal": lens.focal, "focal_source": lens.focal_source.value}
+    focal: dict[str, Any] = {"focal": lens.focal, "focal_source": lens.focal_source}
     fields = {"source": "network" if reason else "evidence"} | focal | fields
     return PlacedRecord(view=name, placed=not reason, reason=reason, **fields)
 

@@ -162,7 +162,7 @@ def pair_records(rig: Assembly) -> list[PairRecord]:
     return [
         PairRecord(
             views=(rig.names[pair.views[0]], rig.names[pair.views[1]]),
-            evidence=pair.evidence.value,
+            evidence=pair.evidence,
             distance_std=found.distance_std(*map(row, pair.views)) if found and placed >= {*pair.views} else None,
             accepted=pair.is_accepted,
             **{name: getattr(pair, name) for name in _RECORDED},

@@ -12,7 +12,7 @@ from typing import Unpack
 
 import torch
 
-from page4d.choices import CameraMotion, Poses, Registration, WorldFrame
+from page4d.choices import CameraMotion, Poses, Registration, SyncMode, WorldFrame
 from page4d.conventions import Scale
 from page4d.errors import (
     ON_STDERR,
@@ -33,7 +33,7 @@ from page4d.io.exhaustion import limits_named
 from page4d.io.json_records import readable
 from page4d.keywords import RegisterKeywords
 from page4d.options import ReconstructSettings, RegisterSettings, SceneOptions, in_options, split_options
-from page4d.output.rig_record import CalibrationCheckRecord, RegistrationRecord
+from page4d.output.rig_record import CalibrationCheckRecord, Evidence, FocalSource, RegistrationRecord
 from page4d.rig.calibration_check import check_scene
 from page4d.rig.camera_motion import ViewMotion, calibrated_motion_notices
 from page4d.rig.evidence import PixelEvidence
@@ -48,7 +48,6 @@ from page4d.rig.register import register_rig
 from page4d.rig.trajectory import moving_rig
 from page4d.rig.upright import camera_in_world, notify_world, upright_rig
 from page4d.run.scene_evidence import EXPLICIT, SceneEvidence, calibrated_views, check_known, moves_as_one, views_from
-from page4d.scene.clocks import BY_PEOPLE
 from page4d.scene.records import Scene
 from page4d.weights.wheels import PEOPLE, TEXTURE
 
@@ -133,7 +132,7 @@ def register_scene(
         static, found = [], RigRegistration(record=RegistrationRecord(asked=asked), cameras=[])
     if len(static) < pixels.scene.num_views:
         found = _with_left_views(found, pixels, static, left)
-    used_people = any(pair.evidence == "people" for pair in found.record.pairs)
+    used_people = any(pair.evidence is Evidence.PEOPLE for pair in found.record.pairs)
     advice = in_options(_advice(found.record, pixels.scene, left, in_run=in_run))
     found = found.with_record(advice=advice, pose_model=model_sha256() if used_people else None)
     if known and has_unit(pixels.scene) and pixels.scene.scale is Scale.METRIC:
@@ -213,7 +212,12 @@ def _advice(record: RegistrationRecord, scene: Scene, obstacles: Collection[str]
         others = [f"run {' and '.join(offers)}", *others]
     # People move: a view that alone fits none of the others may show them at other times.
     left = [camera.view for camera in record.cameras if not camera.placed]
-    if len(left) == 1 and not obstacles and "people" in record.evidence and scene.options.sync != BY_PEOPLE:
+    if (
+        len(left) == 1
+        and not obstacles
+        and Evidence.PEOPLE in record.evidence
+        and scene.options.sync != SyncMode.PEOPLE
+    ):
         others = [f"the clock of {left[0]} may be wrong: try ⟨sync=people⟩ or ⟨sync=FILE⟩ first", *others]
     return ", or ".join(others)
 
@@ -229,7 +233,7 @@ def missing_models(record: RegistrationRecord, obstacles: Collection[str] = ()) 
 
 
 def _knows_lenses(record: RegistrationRecord) -> bool:
-    return all(camera.focal_source != "unknown" for camera in record.cameras)
+    return all(camera.focal_source is not FocalSource.UNKNOWN for camera in record.cameras)
 
 
 def reasons(record: RegistrationRecord) -> str:

@@ -1,8 +1,9 @@
 """Synchronization: the clock of every view, from a file, embedded time codes, audio, or a common start."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from page4d.choices import SyncMode
 from page4d.errors import InputError, Level, Notice, UsageError, counted, listed, shortened, unknown_name
 from page4d.io import documents
 from page4d.io.documents import DocumentError, DocumentMissingError
@@ -21,13 +23,6 @@ from page4d.scene.sound import AudioOffset, correlate_audio
 from page4d.scene.stamps import DAY_NS, NS, TABLE_HINT, Stamps, date_in, find_stamp_tables, is_stamp_table
 from page4d.scene.timeline import DROPPED, timing
 from page4d.scene.video import TimeCode, VideoSource
-
-BY_PEOPLE = "people"
-BY_MOTION = "motion"
-"""Modes whose clocks are determined before a scene is opened (`page4d.rig.opening`)."""
-
-MODES = ("auto", "none", "audio", "timecode", BY_PEOPLE, BY_MOTION)
-"""Values of `sync` other than a file."""
 
 SAME_START = "same start"
 """Method of clocks without evidence."""
@@ -66,7 +61,7 @@ The clock of a camera without either differs by less than 5 %."""
 def describe_clocks(method: str, clocks: Sequence[Clock], sync: object) -> str:
     """Describe the clocks in use with their evidence in one line; `sync` is the option."""
     if method == SAME_START:
-        if sync == "none":
+        if sync == SyncMode.NONE:
             return "all views start together, as ⟨sync=none⟩ states"
         nothing = "no sync file, common time codes, time stamps or frame numbers"
         measures = "⟨sync=people⟩, ⟨sync=motion⟩ or, with sound, ⟨sync=audio⟩ measures it"
@@ -114,6 +109,9 @@ class _Evidence:
         return Synchronisation(clocks=clocks, method=self.kind, notices=tuple(notices), start_ns=self.start_ns)
 
 
+_TOGETHER = _Evidence(SAME_START, {})
+
+
 def synchronise(
     names: Sequence[str],
     sources: Sequence[FrameSource],
@@ -126,7 +124,7 @@ def synchronise(
 ) -> Synchronisation:
     """Determine the clock of every view.
 
-    `mode` is a file, or one of `MODES`: `auto` uses the scene's sync file, else the first of tables of time stamps in
+    `mode` is a file, or a `SyncMode`: `auto` uses the scene's sync file, else the first of tables of time stamps in
     the `folder`, time codes, time stamps in names and frame numbers that every view has, else those of some views
     with a warning, else a common start. `all_names` are the names that a sync file may contain, also of unused views.
     `number_offsets` are the start times in seconds of numbered image folders, None for other views.
@@ -136,18 +134,14 @@ def synchronise(
         InputError: if the views do not support the requested method.
     """
     views = dict(zip(names, sources, strict=True))
-    file = Path(mode) if mode not in MODES else found_file if mode == "auto" else None
+    file = Path(mode) if mode not in tuple(SyncMode) else found_file if mode == SyncMode.AUTO else None
     if file is not None:
         return _by_file(file, views, read_sync_file(file, all_names))
-    if mode in (BY_PEOPLE, BY_MOTION):
+    if mode in _METHODS:
+        evidence = _METHODS[mode](views)
+        return evidence.used(names, evidence.notices)
+    if mode != SyncMode.AUTO:
         raise UsageError(f"⟨sync={mode}⟩ does not apply here", "pass ⟨sync=FILE⟩, or another mode")
-    if mode == "audio":
-        return _by_audio(views)
-    if mode == "none":
-        return Synchronisation(clocks=(Clock(),) * len(names), method=SAME_START)
-    if mode == "timecode":
-        codes = _time_codes(views, is_required=True)
-        return codes.used(names, codes.notices)
     tables = _tables(folder, views)
     if len(tables.clocks) == len(views):
         return tables.used(names, tables.notices)
@@ -181,7 +175,7 @@ def _of_some_views(views: _Views, found: Sequence[_Evidence]) -> Synchronisation
         notices.append(Notice(f"{differ}; {assumed}; ⟨sync=FILE⟩ states the offsets"))
         return replace(evidence.used(views, notices), method=f"{evidence.kind} ({len(known)} of {len(views)} views)")
     notices += _file_start_notice(views) or _named_start_notice(views)
-    return Synchronisation(clocks=(Clock(),) * len(views), method=SAME_START, notices=tuple(notices))
+    return _TOGETHER.used(views, notices)
 
 
 def _tables(folder: Path, views: _Views) -> _Evidence:
@@ -391,14 +385,14 @@ def _parse(path: Path) -> object:
         text = documents.read_text(path)
         return documents.parse_toml(text) if path.suffix.lower() == ".toml" else documents.parse_json(text)
     except DocumentMissingError:
-        hint = missing_path_hint(path, f"give a file, or one of: {', '.join(MODES)}", MODES)
+        hint = missing_path_hint(path, f"give a file, or one of: {', '.join(SyncMode)}", tuple(SyncMode))
         raise UsageError(f"sync file '{shortened(str(path))}' does not exist", hint) from None
     except DocumentError as error:
         name = shortened(path.name or str(path))
         raise UsageError(f"{name}: {error}", "correct the file, or write JSON or TOML in UTF-8") from error
 
 
-def _by_audio(views: _Views) -> Synchronisation:
+def _by_audio(views: _Views) -> _Evidence:
     """Compare the sound of every view with that of the first, and of views that do not match with the others.
 
     Raises:
@@ -428,7 +422,7 @@ def _by_audio(views: _Views) -> Synchronisation:
     if missing := [name for name in views if name not in clocks]:
         text = f"audio of {listed(missing)} does not match that of {listed(known)} ({best.doubt})"
         raise InputError(text, SYNC_HINT)
-    return _Evidence("audio", clocks).used(views, notices)
+    return _Evidence("audio", clocks, notices)
 
 
 def _time_codes(views: _Views, *, is_required: bool) -> _Evidence:
@@ -511,3 +505,11 @@ def timecode_seconds(code: str, fps: float) -> float:
 def _is_ntsc(fps: float) -> bool:
     """Return whether a measured rate is closer to an integer rate divided by 1.001 than to the integer rate."""
     return fps > 0 and abs(fps * 1.001 - round(fps)) < abs(fps - round(fps))
+
+
+_METHODS: Mapping[str, Callable[[_Views], _Evidence]] = {
+    SyncMode.NONE: lambda _: _TOGETHER,
+    SyncMode.AUDIO: _by_audio,
+    SyncMode.TIMECODE: partial(_time_codes, is_required=True),
+}
+"""Modes that use one kind of evidence, which every view must have."""

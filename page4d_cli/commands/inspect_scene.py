@@ -4,6 +4,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from page4d.choices import MEASURED_CLOCKS
 from page4d.errors import Level, UsageError
 from page4d.options import RIG, Option, SceneOptions, in_options
 from page4d_cli import console, options
@@ -40,7 +41,7 @@ def inspect_scene(
     scene_options.check_resize()
     if check and scene_options.calibration is None:
         raise UsageError("--check without --calibration", "pass the calibration that is to be checked")
-    if scene_options.sync == "people":
+    if scene_options.sync in MEASURED_CLOCKS:
         with observed_run(console.Verbosity(), "inspect-scene") as observer:
             opened = open_scene(scene, scene_options, progress=observer.progress)
     else:
