@@ -26,7 +26,8 @@ _WITHOUT_EFFECT = ("preview", "strict_seams", "check_calibration", "memory_bytes
 _TEXTS = {"companions": "masks or depth"}
 """Names in messages of what is recorded under a key that is no option."""
 
-_PATHS = ("sync", "calibration", "masks", "depth", "intrinsics", "tracks2d")
+_OPENED = ("sync", "calibration", "masks", "depth")
+"""Options whose files the scene was opened with: clocks, cameras and companions are recorded themselves."""
 
 
 def check_fingerprint(folder: Path, earlier: RunState, plan: RunPlan) -> None:
@@ -106,12 +107,11 @@ def fingerprint_of(plan: RunPlan) -> dict[str, JsonValue]:
 def input_fingerprint(scene: Scene, settings: ReconstructSettings) -> dict[str, JsonValue]:
     """Return the part of the fingerprint that is known before a scene without calibration is registered."""
     described = describe_settings(scene.options, settings)
-    lenses, tracks = settings.intrinsics, settings.tracks2d
+    paths = {name: value for name, value in vars(settings).items() if isinstance(value, Path)}
     return {
-        **{name: value for name, value in described.items() if name not in (*_WITHOUT_EFFECT, *_PATHS)},
+        **{name: value for name, value in described.items() if name not in (*_WITHOUT_EFFECT, *_OPENED)},
+        **{name: _source_fingerprint("", _files_at(path)) for name, path in paths.items()},
         "version": page4d.__version__,
-        "intrinsics": None if lenses is None else _source_fingerprint("", [lenses] if lenses.is_file() else []),
-        "tracks2d": None if tracks is None else _source_fingerprint("", sorted(tracks.glob("*.npz"))),
         "mask_meaning": scene.mask_meaning.value,
         "depth_levels": scene.depth_levels,
         "inputs": {
@@ -129,6 +129,11 @@ def input_fingerprint(scene: Scene, settings: ReconstructSettings) -> dict[str, 
 
 def _digest(value: object) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()
+
+
+def _files_at(path: Path) -> list[Path]:
+    """Return a file, or the files in a folder."""
+    return sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else [path]
 
 
 def _source_fingerprint(label: str, files: list[Path]) -> str:

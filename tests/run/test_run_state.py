@@ -12,7 +12,7 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args, get_type_hints
 from unittest.mock import Mock
 
 import pytest
@@ -29,6 +29,7 @@ from page4d.networks.layers.execution import on_threads
 from page4d.options import ReconstructSettings
 from page4d.output.layout import OUTPUT_FILES, OutputLayout, is_own_file
 from page4d.output.reader import open_output
+from page4d.run import fingerprint
 from page4d.run.bounded_queue import BoundedQueue
 from page4d.run.predictor import PredictedChunk
 from page4d.run.reconstruct import reconstruct
@@ -197,6 +198,24 @@ def test_a_memory_that_no_chunk_lists_is_not_used(stopped: Path, tmp_path, whole
     shutil.copy(out / "state/memory_00000.safetensors", out / "state/memory_00002.safetensors")
     run(out)
     assert contents(out) == whole
+
+
+FILES = [name for name, kind in get_type_hints(ReconstructSettings).items() if Path in get_args(kind)]
+
+
+@pytest.mark.parametrize("place", ["", "/a.npz"])
+@pytest.mark.parametrize("option", FILES)
+def test_files_of_options_are_identified_by_content(option: str, place: str, tmp_path):
+    def found(name: str) -> object:
+        settings = ReconstructSettings(motion=True, **{option: tmp_path / f"{name}{place}"})
+        return fingerprint.input_fingerprint(CAPTURE.scene(), settings)[option]
+
+    (tmp_path / "first").mkdir()
+    (tmp_path / "first/a.npz").write_text("1")
+    shutil.copytree(tmp_path / "first", tmp_path / "copy")
+    assert found("copy") == found("first")
+    (tmp_path / "copy/a.npz").write_text("2")
+    assert found("copy") != found("first")
 
 
 def test_masks_and_depth_are_recorded_under_a_key_and_reported_in_words(stopped: Path, tmp_path):
