@@ -206,10 +206,8 @@ def _reason(rig: Assembly, view: int, parts: tuple[tuple[int, ...], ...]) -> str
     if len(part) > 1:
         return "its pairs contradict the others"
     own = [pair for pair in rig.pairs.values() if view in pair.views and pair.rotation is not None]
-    people = max((pair.score for pair in own if pair.evidence is Evidence.PEOPLE), default=None)
-    texture = max((pair.score for pair in own if pair.evidence is not Evidence.PEOPLE), default=None)
-    scores = [] if people is None else [f"best score {people:.2f}"]
-    scores += [] if texture is None else [f"at most {texture:.0f} inliers of texture"]
-    reason = f"no accepted pair; {', '.join(scores)}" if scores else "no pair with common evidence"
-    unused = rig.texture and texture is None and not rig.texture_applies()
+    people, texture = ([one for one in own if (one.evidence is Evidence.PEOPLE) is kind] for kind in (True, False))
+    best = [max(pairs, key=lambda pair: pair.score).reason for pairs in (people, texture) if pairs]
+    reason = f"no accepted pair, the best: {'; '.join(best)}" if best else "no pair with common evidence"
+    unused = rig.texture and not texture and not rig.texture_applies()
     return f"{reason}; texture needs known focal lengths" if unused else reason

@@ -99,6 +99,13 @@ def test_views_are_placed_in_the_world_of_known_cameras_which_stay(known: tuple[
     assert assembly.person_height[0] == pytest.approx(1700 * unit, rel=0.1)
 
 
+def test_the_reason_of_a_view_without_accepted_pairs_is_what_its_best_pair_lacks():
+    short = film_people(Filming(angles_deg=(0.0, 70.0), num_instants=20))
+    records, _ = placed_views(assembled(short.people, short.lenses, num_instants=20))
+    few = "no accepted pair, the best: 20 common instants with people, needs 25"
+    assert [record.reason for record in records] == [few] * 2
+
+
 @pytest.mark.parametrize("has_texture", [True, False])
 def test_texture_alone_places_no_view_where_people_contradict_that_of_others(has_texture: bool):
     """Equal parts of a room match in a loop. People that contradict a part of it need neither be precise nor move."""
@@ -343,7 +350,7 @@ def test_texture_needs_known_focal_lengths_unless_it_is_to_determine_them_alone(
     )
     assert tried == [texture_alone] * 3 * is_used
     reasons = [view.reason for view in placed_views(assembly)[0]]
-    expected = "at most 12 inliers of texture" if is_used else "texture needs known focal lengths"
+    expected = "no accepted pair, the best: few" if is_used else "texture needs known focal lengths"
     assert all(expected in reason for reason in reasons), reasons
 
 
