@@ -147,7 +147,8 @@ def register_scene(
     if length is None or not has_rig:
         return found
     found = metric_rig(found, pixels.scene.view_names, length)
-    is_around = known and found.record.metres_per_unit is not None and not has_unit(pixels.scene)
+    in_given_world = found.world is None or found.world.transform is None  # others are scaled about their origin
+    is_around = known and in_given_world and found.record.metres_per_unit is not None and not has_unit(pixels.scene)
     return metric_around(found) if is_around else found
 
 

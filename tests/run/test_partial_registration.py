@@ -251,6 +251,19 @@ def test_views_are_registered_in_the_world_of_calibrated_ones(
     assert record.scene.calibration.startswith("rig.json")
 
 
+def test_a_length_scales_another_world_than_that_of_a_single_calibrated_camera_about_its_origin(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(registration, "register_rig", placed_around(UNIT, (0, 1, 3)))
+    predictor, changes = DisturbedTruth(CAPTURE, lambda _, found: found), {"world": "first-camera"}
+    length = f"cam01-cam03={APART:.15f}m"
+    reconstruct(
+        half_calibrated((2,)), predictor, out=tmp_path / "out", settings=SETTINGS, scale_from=length, **changes
+    )
+    found = open_output(tmp_path / "out").cameras.world_to_camera[0]
+    torch.testing.assert_close(found, TRUE @ torch.linalg.inv(TRUE[0]), rtol=0, atol=1e-9)
+
+
 @pytest.mark.parametrize(
     ("known", "changes", "message"),
     [
