@@ -207,7 +207,8 @@ def _advice(record: RegistrationRecord, scene: Scene, obstacles: Collection[str]
     """Return what to try for views that are not placed: the clock of a single view, missing models, cameras."""
     if not in_run and all(camera.placed or camera.reason in MOTION for camera in record.cameras):
         return "film with cameras on tripods, or take those of the network: `page4d reconstruct`"
-    given = ["⟨calibration⟩"] * in_run + ["⟨focal⟩ or ⟨intrinsics⟩"] * (not _knows_lenses(record))
+    of_all = " of all views" if calibrated_views(scene) else ""
+    given = [f"⟨calibration⟩{of_all}"] * in_run + ["⟨focal⟩ or ⟨intrinsics⟩"] * (not _knows_lenses(record))
     others = [f"give {', or '.join(given)}"] * bool(given) + ["film people in all views"] * (not in_run)
     if offers := missing_models(record, obstacles):
         others = [f"run {' and '.join(offers)}", *others]

@@ -284,6 +284,7 @@ def test_a_calibration_of_some_views_that_cannot_be_completed_is_refused(
     with pytest.raises((InputError, UsageError)) as raised:
         reconstruct(half_calibrated(known), predictor, out=tmp_path / "out", settings=SETTINGS, **changes)
     assert message in raised.value.message
+    assert "give --calibration," not in f"{raised.value.hint},"
 
 
 def test_a_calibration_of_all_views_leaves_nothing_to_register():
