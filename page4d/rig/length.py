@@ -32,6 +32,7 @@ _MIN_METRES, _MAX_METRES = 1e-6, 1e6
 """Distances of cameras, from those of microscopes to those of satellites."""
 
 _FORM = "give it as view1-view2=1.25m or person=1.75m; units are m, cm, mm and ft"
+_OTHER = "give a distance between two cameras that are apart, or leave ⟨scale_from⟩ out"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +145,7 @@ def metric_scene(scene: Scene, known: KnownDistance) -> Scene:
         return scene
     distance, variation = found
     if distance == 0:
-        raise UsageError(f"{known.first} and {known.second} coincide in {scene.calibration}", _FORM)
+        raise UsageError(f"{known.first} and {known.second} coincide in {scene.calibration}", _OTHER)
     metric = scene_in_metres(scene, known.metres / distance)
     if variation <= TOLERANCE:
         return metric
@@ -180,7 +181,7 @@ def metric_rig(found: RigRegistration, view_names: Sequence[str], known: KnownLe
     if isinstance(known, KnownHeight):
         height = found.record.person_height
         if height is None:
-            raise InputError("⟨scale_from=person=...⟩: no standing people are registered", _FORM)
+            raise InputError("⟨scale_from=person=...⟩: no standing people are registered", _OTHER)
         return found.with_record(metres_per_unit=known.metres / height, metres_std=found.record.person_height_std)
     first, second = (found.cameras[view_names.index(name)] for name in (known.first, known.second))
     if first is None or second is None:
@@ -188,7 +189,7 @@ def metric_rig(found: RigRegistration, view_names: Sequence[str], known: KnownLe
     centers = [-pose[:3, :3].T @ pose[:3, 3] for pose in (one.world_to_camera.numpy() for one in (first, second))]
     apart = float(np.linalg.norm(centers[0] - centers[1]))
     if apart <= 0:
-        raise InputError(f"the registered cameras of {known.first} and {known.second} coincide", _FORM)
+        raise InputError(f"the registered cameras of {known.first} and {known.second} coincide", _OTHER)
     both = {known.first, known.second}
     std = next((pair.distance_std for pair in found.record.pairs if set(pair.views) == both), None)
     return found.with_record(metres_per_unit=known.metres / apart, metres_std=std)

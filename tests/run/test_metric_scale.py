@@ -12,8 +12,10 @@ from page4d.conventions import Scale
 from page4d.errors import InputError, UsageError
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.output.reader import open_output
+from page4d.output.rig_record import RegistrationRecord
 from page4d.records import Predictions
-from page4d.rig.length import known_length, metric_scene
+from page4d.rig.length import known_length, metric_rig, metric_scene
+from page4d.rig.records import RigRegistration
 from page4d.run.reconstruct import reconstruct
 from page4d.scene.open import UNKNOWN_UNIT
 from page4d.scene.records import Scene
@@ -110,6 +112,19 @@ def test_a_distance_of_calibrated_cameras_that_varies_is_a_warning_and_gives_the
     )
     (notice,) = metric_scene(apart, known_length(apart, "cam01-cam02=1m")).notices
     assert "the distance between cam01 and cam02 varies by" in notice.text
+
+
+def test_a_length_that_gives_no_scale_has_a_hint_to_another_length():
+    scene = replace(CAPTURE.scene(), scale=Scale.ARBITRARY)
+    at_one_place = replace(scene, views=tuple(replace(view, camera=scene.views[0].camera) for view in scene.views))
+    nobody = RigRegistration(record=RegistrationRecord(asked="people", cameras=[], num_instants=0), cameras=[])
+    for find in (
+        lambda: metric_scene(at_one_place, known_length(scene, "cam01-cam02=1m")),
+        lambda: metric_rig(nobody, scene.view_names, known_length(scene, "person=1.7m")),
+    ):
+        with pytest.raises((InputError, UsageError)) as raised:
+            find()
+        assert "two cameras that are apart" in raised.value.hint
 
 
 def test_a_distance_between_coinciding_cameras_is_refused(tmp_path: Path):
