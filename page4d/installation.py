@@ -17,53 +17,64 @@ from importlib import import_module
 from importlib.util import find_spec
 from threading import Thread
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from page4d.errors import CapabilityError
 
-EXTRAS = {
-    "exr": ("OpenEXR>=3.3,<4",),
-    "ray": ("ray>=2.52,<3",),
-    "usd": ("usd-core>=25.5,<27",),
-    "viewer": ("viser>=1.1,<2",),
-    "xarray": ("xarray>=2024.7",),
-}
-"""Packages of each optional part, as in pyproject.toml."""
 
-_IMPORTED = {"exr": "OpenEXR", "ray": "ray", "usd": "pxr", "viewer": "viser", "xarray": "xarray"}
-"""Module that an extra provides."""
+class Extra(NamedTuple):
+    """An optional part: the requirement of its package as in pyproject.toml, its module, title, and what needs it."""
+
+    requirement: str
+    module: str
+    title: str
+    purpose: str
+
+    @property
+    def package(self) -> str:
+        """Name of the package."""
+        return self.requirement.partition(">")[0]
+
+
+EXTRAS = {
+    "ray": Extra("ray>=2.52,<3", "ray", "Ray", "--distributed"),
+    "viewer": Extra("viser>=1.1,<2", "viser", "viewer", "page4d view"),
+    "usd": Extra("usd-core>=25.5,<27", "pxr", "OpenUSD", "page4d export --format usd"),
+    "exr": Extra("OpenEXR>=3.3,<4", "OpenEXR", "OpenEXR", "page4d export --format exr"),
+    "xarray": Extra("xarray>=2024.7", "xarray", "xarray", "Output.to_xarray"),
+}
+"""The optional parts by name, in the order of `page4d doctor`."""
 
 
 def is_installed(extra: str) -> bool:
     """Return whether the module of an extra is found, without importing it."""
     try:
-        return find_spec(_IMPORTED[extra]) is not None
+        return find_spec(EXTRAS[extra].module) is not None
     except ValueError:  # a module that is blocked, as None in sys.modules
         return False
 
 
 def require_extra(extra: str, what: str) -> None:
-    """Check that the packages of an extra can be imported; `what` needs them.
+    """Check that the package of an extra can be imported; `what` needs them.
 
     Raises:
         CapabilityError: with the command that installs them.
     """
     try:
-        import_module(_IMPORTED[extra])
+        import_module(EXTRAS[extra].module)
     except (ImportError, OSError) as error:
-        package = EXTRAS[extra][0].split(">")[0]
-        is_missing = isinstance(error, ImportError) and error.name == _IMPORTED[extra]
+        is_missing = isinstance(error, ImportError) and error.name == EXTRAS[extra].module
         reason = "" if is_missing else f": {error}"
-        found = f"{what} needs {package}, which cannot be imported{reason}"
+        found = f"{what} needs {EXTRAS[extra].package}, which cannot be imported{reason}"
         raise CapabilityError(found, install_command(extra)) from error
 
 
 def install_command(extra: str) -> str:
     """Return the shell command that installs an extra such as `ray` for the running Python, from any folder.
 
-    It names the packages, as page4d itself is on no package index.
+    It names the package, as page4d itself is on no package index.
     """
-    return pip_install(*EXTRAS[extra])
+    return pip_install(EXTRAS[extra].requirement)
 
 
 def pip_install(*words: str) -> str:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from page4d.errors import human_size
-from page4d.installation import install_command, load_open3d, pip_install
+from page4d.installation import EXTRAS, install_command, load_open3d, pip_install
 from page4d.io.atomic import NO_CACHE, existing_folder
 from page4d_cli import console, options
 from page4d_cli.tables import Cell, Column, print_table
@@ -155,11 +155,12 @@ def _decoders() -> Capability:
     return Capability("video decoders", not missing, found, pip_install("--force-reinstall", "av"))
 
 
-def _extra(name: str, package: str, extra: str, purpose: str) -> Capability:
+def _extra(name: str) -> Capability:
+    extra = EXTRAS[name]
     try:
-        return Capability(name, True, f"{package} {importlib.metadata.version(package)}")
+        return Capability(extra.title, True, f"{extra.package} {importlib.metadata.version(extra.package)}")
     except importlib.metadata.PackageNotFoundError:
-        return Capability(name, False, f"not installed; only {purpose} needs it", install_command(extra))
+        return Capability(extra.title, False, f"not installed; only {extra.purpose} needs it", install_command(name))
 
 
 def _model(name: str, purpose: str) -> Capability:
@@ -229,8 +230,5 @@ _CHECKS: tuple[Callable[[], Capability], ...] = (
     _caches,
     partial(_model, "people", "registration, clocks and checks from people"),
     partial(_model, "texture", "registration from texture at wide angles"),
-    partial(_extra, "Ray", "ray", "ray", "--distributed"),
-    partial(_extra, "viewer", "viser", "viewer", "page4d view"),
-    partial(_extra, "OpenUSD", "usd-core", "usd", "page4d export --format usd"),
-    partial(_extra, "OpenEXR", "OpenEXR", "exr", "page4d export --format exr"),
+    *(partial(_extra, name) for name in EXTRAS),
 )

@@ -499,13 +499,10 @@ class TestReports:
             raise PackageNotFoundError(package)
 
         monkeypatch.setattr(doctor.importlib.metadata, "version", not_installed)
-        found = {row.name: row.fix for row in (check() for check in doctor._CHECKS[-3:])}
-        assert list(found) == ["viewer", "OpenUSD", "OpenEXR"]
-        assert [fix.partition(" install ")[2].split(">")[0] for fix in found.values()] == [
-            "'viser",
-            "'usd-core",
-            "'OpenEXR",
-        ]
+        found = {row.name: row.fix for row in (check() for check in doctor._CHECKS[-5:])}
+        assert list(found) == ["Ray", "viewer", "OpenUSD", "OpenEXR", "xarray"]
+        packages = [fix.partition(" install ")[2].split(">")[0] for fix in found.values()]
+        assert packages == ["'ray", "'viser", "'usd-core", "'OpenEXR", "'xarray"]
 
     def test_the_page_on_exports_has_the_same_table(self, cli) -> None:
         page = (Path(__file__).parents[2] / "docs" / "exports.md").read_text(encoding="utf-8")
