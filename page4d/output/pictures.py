@@ -251,20 +251,14 @@ class OutputDataset(Dataset[dict[str, Tensor]]):
         instant, place = divmod(index % len(self), len(self.views))
         time, name = self.times[instant], self.views[place]
         view = self.output.view_names.index(name)
-        moving = self.output.dynamic(time, name)
+        maps = self.output.maps(time, name)
         item = {
-            "depth": torch.from_numpy(self.output.depth(time, name)),
-            "confidence": torch.from_numpy(self.output.confidence(time, name)),
+            **{"mask" if key == "dynamic" else key: torch.from_numpy(values) for key, values in maps.items()},
             "K": self.output.cameras.intrinsics_at(view, self._sizes[name])[time].float(),
             "world_to_camera": self.output.cameras.world_to_camera[time, view].float(),
             "time": torch.tensor(self.output.run.times[time], dtype=torch.float64),
             "view": torch.tensor(view),
         }
-        if moving is not None:
-            item["mask"] = torch.from_numpy(moving)
-        if self.output.has_velocity:
-            velocity, sigma = self.output.velocity(time, name)
-            item |= {"velocity": torch.from_numpy(velocity), "velocity_sigma": torch.from_numpy(sigma)}
         if self._pictures is not None:
             pixels = resize(self._decoded(self._pictures, name, time), self._sizes[name])
             item["image"] = torch.from_numpy(pixels.astype(np.float32) / 255).permute(2, 0, 1).contiguous()

@@ -43,8 +43,17 @@ from page4d.output.pictures import (
 from page4d.output.record import RunRecord
 from page4d.scene.images import resize
 
+_MAPS = {
+    "depth": ("{}", "z-depth, 0 where there is none"),
+    "confidence": ("1", "0 to 1, higher is better"),
+    "dynamic": ("", "True where something moves"),
+    "velocity": ("{} s-1", "velocity in the world, 0 where unknown"),
+    "velocity_sigma": ("{} s-1", "standard deviation, 0 where the velocity is unknown"),
+}
+"""The maps of a frame: units, in which {} is that of the run, and meaning."""
 
-def _common_size(output: "Output", names: Sequence[str]) -> tuple[int, int]:
+
+def _check_common_size(output: "Output", names: Sequence[str]) -> None:
     sizes = {name: output.map_size(name) for name in names}
     size = sizes[names[0]]
     odd = next((name for name in names if sizes[name] != size), None)
@@ -54,7 +63,6 @@ def _common_size(output: "Output", names: Sequence[str]) -> tuple[int, int]:
             f"the maps of {names[0]} are {first}, those of {odd} {other}: one array cannot hold both",
             f"give views of one size, such as views=[{', '.join(repr(n) for n in names if sizes[n] == size)}]",
         )
-    return size
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
@@ -133,6 +141,19 @@ class Output:
             raise UsageError(f"'{self.layout.folder}' has no velocities", "run page4d again with ⟨motion=True⟩")
         paths = self.layout.motion(index, view), self.layout.motion_sigma(index, view)
         return read_velocity(*paths, self.map_size(view), self.run.motion.motion_step)
+
+    def maps(self, time_index: int, view: str) -> dict[str, NDArray[Any]]:
+        """Read all maps of a frame: `depth`, `confidence`, and what the run has of `dynamic` and `velocity`.
+
+        With the velocity comes its standard deviation, `velocity_sigma`.
+        """
+        frame = (time_index, view)
+        maps: dict[str, NDArray[Any]] = {"depth": self.depth(*frame), "confidence": self.confidence(*frame)}
+        if (moving := self.dynamic(*frame)) is not None:
+            maps["dynamic"] = moving
+        if self.has_velocity:
+            maps["velocity"], maps["velocity_sigma"] = self.velocity(*frame)
+        return maps
 
     @property
     def has_tracks(self) -> bool:
@@ -267,20 +288,15 @@ class Output:
             UsageError: if the maps of the views differ in size.
         """
         names, instants = choose_views(self, views), choose_times(self, times)
-        height, width = _common_size(self, names)
-        shape = (len(instants), len(names), height, width)
-        arrays: dict[str, NDArray[Any]] = {name: np.empty(shape, np.float32) for name in ("depth", "conf")}
-        if self.has_motion:
-            arrays["dynamic"] = np.empty(shape, np.bool_)
-        if self.has_velocity:
-            arrays |= {"velocity": np.empty((*shape, 3), np.float32), "velocity_sigma": np.empty(shape, np.float32)}
-        for place in np.ndindex(shape[:2]):
-            frame = (instants[place[0]], names[place[1]])
-            arrays["depth"][place], arrays["conf"][place] = self.depth(*frame), self.confidence(*frame)
-            if self.has_motion:
-                arrays["dynamic"][place] = self.dynamic(*frame)
-            if self.has_velocity:
-                arrays["velocity"][place], arrays["velocity_sigma"][place] = self.velocity(*frame)
+        _check_common_size(self, names)
+        shape = (len(instants), len(names))
+        arrays: dict[str, NDArray[Any]] = {}
+        for place in np.ndindex(shape):
+            for name, values in self.maps(instants[place[0]], names[place[1]]).items():
+                key = "conf" if name == "confidence" else name
+                if key not in arrays:
+                    arrays[key] = np.empty(shape + values.shape, values.dtype)
+                arrays[key][place] = values
         indices = [self.view_names.index(name) for name in names]
         intrinsics = torch.stack([self.intrinsics_at_maps(name) for name in names], dim=1)[list(instants)]
         return {
@@ -304,24 +320,16 @@ class Output:
         """
         require_extra("xarray", "to_xarray")
         arrays = self.arrays(views, times)
-        maps = ("time", "view", "y", "x")
+        arrays["confidence"] = arrays.pop("conf")
         unit = self.run.unit
         variables: dict[str, tuple[tuple[str, ...], NDArray[Any], dict[str, str]]] = {
-            "depth": (maps, arrays["depth"], {"units": unit, "long_name": "z-depth, 0 where there is none"}),
-            "confidence": (maps, arrays["conf"], {"units": "1", "long_name": "0 to 1, higher is better"}),
             "intrinsics": (("time", "view", "pixel_row", "pixel_column"), arrays["intrinsics"], {"units": "px"}),
             "world_to_camera": (("time", "view", "row", "column"), arrays["world_to_camera"], {"units": unit}),
         }
-        if "dynamic" in arrays:
-            variables["dynamic"] = (maps, arrays["dynamic"], {"long_name": "True where something moves"})
-        if "velocity" in arrays:
-            speed = {"units": f"{unit} s-1"}
-            name, spread = (
-                "velocity in the world, 0 where unknown",
-                "standard deviation, 0 where the velocity is unknown",
-            )
-            variables["velocity"] = ((*maps, "axis"), arrays["velocity"], {**speed, "long_name": name})
-            variables["velocity_sigma"] = (maps, arrays["velocity_sigma"], {**speed, "long_name": spread})
+        for name in [name for name in _MAPS if name in arrays]:
+            texts = {key: text.format(unit) for key, text in zip(("units", "long_name"), _MAPS[name], strict=True)}
+            axes = ("time", "view", "y", "x", "axis")[: arrays[name].ndim]
+            variables[name] = (axes, arrays[name], {key: text for key, text in texts.items() if text})
         height, width = arrays["depth"].shape[2:]
         coordinates = {
             "time": ("time", arrays["times"], {"units": "s", "long_name": self.run.conventions["time"]}),

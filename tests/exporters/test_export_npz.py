@@ -27,6 +27,7 @@ def test_arrays_are_those_of_the_run(moving_capture: Capture, exported: Path):
     output = moving_capture.output
     for view, name in enumerate(output.view_names):
         data = archive(exported, name)
+        assert data.keys() >= output.arrays([name]).keys() - {"views"}
         assert data["depth"].dtype == data["conf"].dtype == np.float32
         assert data["dynamic"].dtype == bool
         assert (data["depth"] > 0).all()

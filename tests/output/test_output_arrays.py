@@ -205,6 +205,7 @@ def test_a_run_with_velocities_has_them_in_clouds_arrays_and_items(tmp_path: Pat
     xarray = pytest.importorskip("xarray")
     output.to_xarray(views=PAIR).to_netcdf(tmp_path / "a.nc", engine="scipy")
     with xarray.open_dataset(tmp_path / "a.nc", engine="scipy") as read:
+        assert output.maps(0, NAMES[0]).keys() <= read.keys()
         assert np.array_equal(read.velocity, arrays["velocity"])
         assert np.array_equal(read.velocity_sigma, arrays["velocity_sigma"])
         assert (read.velocity.dims, read.velocity.attrs["units"]) == (("time", "view", "y", "x", "axis"), "metre s-1")
