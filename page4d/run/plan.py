@@ -1,5 +1,6 @@
 """The plan of a run, made before a frame is decoded: image sizes, chunks, world, expected memory and disk space."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from page4d.choices import DepthSize, Poses, Preprocess
 from page4d.conventions import Scale
 from page4d.errors import Notice, UsageError
+from page4d.formats.ply import offset_text
 from page4d.geometry.alignment import baseline_ratio
 from page4d.geometry.pixels import PixelTransform, fit_each_view, shared_canvas
 from page4d.geometry.transforms import camera_centers
@@ -185,6 +187,7 @@ def plan_run(scene: Scene, predictor: Predictor, evidence: SceneEvidence | None 
         notices=(
             *_preprocess_notices(scene, transforms, settings.preprocess),
             *_motion_notices(scene, predictor, chunks),
+            *_offset_notices(scene.world_offset),
             *warnings,
         ),
         pass_length=pass_length,
@@ -366,6 +369,15 @@ def _motion_notices(scene: Scene, predictor: Predictor, chunks: tuple[Chunk, ...
     if scene.num_times == 1 or not alone or not isinstance(predictor, NetworkPredictor):
         return ()
     return (Notice(f"{alone} of {len(chunks)} chunks have 1 instant: no motion is estimated there"),)
+
+
+def _offset_notices(offset: tuple[float, float, float] | None) -> tuple[Notice, ...]:
+    """Warn of a world whose coordinates are too large for single precision."""
+    if offset is None:
+        return ()
+    found = f"the cameras are {math.hypot(*offset):.3g} from the origin, too far for coordinates of 7 digits"
+    text = f"clouds, meshes and tracks are about the offset {offset_text(offset)} (world_offset in run.json)"
+    return (Notice(f"{found}: {text}"),)
 
 
 def _check(scene: Scene, settings: ReconstructSettings, predictor: Predictor, *, is_pending: bool) -> None:

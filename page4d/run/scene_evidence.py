@@ -80,7 +80,7 @@ class SceneEvidence:
         if found.scene.scale is not Scale.METRIC:
             metric = scene_in_metres(found.scene, world.metres_per_unit)
             found = replace(found, scene=metric, scale_source=ScaleSource.POINTS)
-        return replace(found, scene=near_origin(found.scene, "⟨floor_at⟩"))
+        return replace(found, scene=near_origin(found.scene))
 
     def _with_metric_cameras(self) -> "SceneEvidence":
         scene, length, registration = self.scene, self.length, self.registration

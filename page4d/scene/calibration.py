@@ -1,6 +1,5 @@
 """Assignment of calibrated cameras to views, by name or order."""
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,7 +17,6 @@ from page4d.errors import InputError, Notice, counted, listed, similar_names
 from page4d.formats.build import ImageCamera, ImageName, join_images, pinhole
 from page4d.formats.camera_model import CalibratedCamera, Calibration, check_lens, check_rig, world_offset
 from page4d.formats.files import error_context
-from page4d.formats.ply import offset_text
 from page4d.geometry.camera import crop_intrinsics, resize_intrinsics
 from page4d.geometry.transforms import interpolate_rigid, move_origin
 from page4d.io.input_files import CAMERA_IN_NAME, CAMERA_NAME, CAMERA_WORD, composed, natural_key
@@ -378,11 +376,8 @@ def _interpolate(
     return interpolate_rigid(poses[after - 1], poses[after], torch.from_numpy(fraction))
 
 
-def near_origin(scene: Scene, origin: str) -> Scene:
-    """Return a scene with cameras about a `world_offset` if their coordinates are too large for single precision.
-
-    `origin` names in the notice what the coordinates are from.
-    """
+def near_origin(scene: Scene) -> Scene:
+    """Return a scene with cameras about a `world_offset` if their coordinates are too large for single precision."""
     offset = world_offset([view.camera.world_to_camera for view in scene.views if view.camera is not None])
     if offset is None:
         return scene
@@ -394,9 +389,4 @@ def near_origin(scene: Scene, origin: str) -> Scene:
         else replace(view, camera=replace(camera, world_to_camera=move_origin(camera.world_to_camera, place)))
         for view in scene.views
     )
-    found = (
-        f"{origin}: the cameras are {math.hypot(*offset):.3g} from the origin, too far for coordinates of 7 digits"
-    )
-    text = f"clouds, meshes and tracks are about the offset {offset_text(offset)} (world_offset in run.json)"
-    notices = (*scene.notices, Notice(f"{found}: {text}"))
-    return replace(scene, views=views, world_offset=offset, surveyed=given, notices=notices)
+    return replace(scene, views=views, world_offset=offset, surveyed=given)

@@ -230,7 +230,7 @@ def _with_calibration(scene: Scene, options: SceneOptions, all_names: tuple[str,
             *_scale_notice(placed, calibration.scale),
         ),
     )
-    return near_origin(calibrated, calibration.path.name)
+    return near_origin(calibrated)
 
 
 UNKNOWN_UNIT = Notice("the unit of the calibration is unknown; pass ⟨calibration_unit⟩ for a metric result")

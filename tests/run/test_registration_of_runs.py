@@ -313,7 +313,7 @@ def test_coordinates_of_points_give_a_run_its_world_and_metres(scale: Scale, fac
     record = run_calibrated(tmp_path / "out", scene=scene, world="upright", floor_at=tmp_path / "floor.csv")
     assert record.world.metres_per_unit == pytest.approx(factor, rel=1e-3)
     assert (record.unit, record.scale_source) == ("metre", "calibration" if scale is Scale.METRIC else "points")
-    assert any("--floor-at: the cameras are 5.45e+06 from the origin" in text for text in record.warnings)
+    assert any("the cameras are 5.45e+06 from the origin" in text for text in record.warnings)
     poses, given = poses_of(tmp_path / "out")[0].double(), CAPTURE.cameras.world_to_camera[0].double()
     found, true = (-(one[:, :3, :3].mT @ one[:, :3, 3:])[..., 0] for one in (poses, given))
     found = found + torch.tensor(record.world_offset).double()

@@ -26,6 +26,7 @@ from page4d.output.record import RunRecord
 from page4d.records import Predictions
 from page4d.run.reconstruct import reconstruct
 from page4d.run.stages.world import World
+from page4d.scene.open import open_scene
 from page4d.scene.records import Clock, Scene, View
 from tests.run.test_reconstruct import SETTINGS, StopAt, bytes_of, uncalibrated
 from tests.run.truth import TruthPredictor, exact_predictions, random_similarity
@@ -166,6 +167,14 @@ def test_a_world_too_large_for_single_precision_loses_no_digits(rig: Path, surve
         np.testing.assert_allclose(points[mask], expected_points[mask] + shift, rtol=0, atol=2e-6)
     comments = read_ply_header(found.layout.points(0)).comments
     assert any(line.startswith(f"offset {offset_text(found.run.world_offset)}: add") for line in comments)
+
+
+def test_only_a_result_about_an_offset_has_a_warning_of_it(rig: Path, tmp_path: Path):
+    calibration = {"calibration": rig / "survey.json"}
+    record = run_of(rig, **calibration, out=tmp_path / "out", world="first-camera")
+    assert record.world_offset is None
+    texts = [*record.warnings, *(notice.text for notice in open_scene(rig, **calibration).notices)]
+    assert not any("offset" in text for text in texts)
 
 
 def test_cameras_of_a_large_world_are_written_in_full_and_read_about_the_offset(rig: Path, survey: Path):
