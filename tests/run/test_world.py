@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from page4d.choices import ExistingOutput, Poses
-from page4d.conventions import Scale
+from page4d.conventions import Scale, ScaleSource
 from page4d.errors import InterruptedRunError, UsageError
 from page4d.exporters.export import export
 from page4d.formats.cameras_json import read_cameras_json
@@ -85,14 +85,17 @@ def coinciding(predictions: Predictions) -> Predictions:
     return replace(predictions, cameras=replace(predictions.cameras, world_to_camera=first))
 
 
-def test_a_chunk_without_a_baseline_has_the_scale_of_its_predecessor(truth: Predictions):
-    world = World(CAPTURE.scene(), Poses.INPUT, predictor_uses_rig=False)
-    halved = truth.transformed(replace(random_similarity(2), scale=torch.tensor(0.5, dtype=torch.float64)))
-    world.register(halved, truth.cameras)
-    registered, transform = world.register(coinciding(halved), truth.cameras)
-    torch.testing.assert_close(registered.depth, truth.depth, rtol=1e-9, atol=1e-9)
-    assert float(transform.scale) == pytest.approx(2.0)
-    assert world.scale is Scale.METRIC
+@pytest.mark.parametrize("is_continued", [False, True])
+def test_a_chunk_without_a_baseline_or_shared_instants_has_the_scale_at_which_its_depth_agrees(is_continued: bool):
+    """The last chunk of a continued run is predicted again, and keeps its recorded scale."""
+    capture = SyntheticCapture(seed=1, num_views=3, num_times=1, image_size=(96, 128))
+    true, world = exact_predictions(capture), World(capture.scene(), Poses.INPUT, predictor_uses_rig=False)
+    _, transform = world.register(true, true.cameras)
+    if is_continued:
+        world.continue_from(ScaleSource.CALIBRATION, transform)
+    halved = true.transformed(replace(random_similarity(2), scale=torch.tensor(0.5, dtype=torch.float64)))
+    _, transform = world.register(coinciding(halved), true.cameras)
+    assert float(transform.scale) == pytest.approx(1.0 if is_continued else 2.0, rel=0.02)
 
 
 def test_chunks_of_one_calibrated_camera_have_the_scale_of_the_first(tmp_path: Path):

@@ -108,6 +108,7 @@ class World(Stage[WorldState]):
         self.aligns_chunks = self.is_fixed and (not self._replaces_cameras or has_unit(scene))
         self._last_scale: Tensor | None = None
         self._scale_is_of_depth: bool | None = None
+        self._is_continued = False
 
     @property
     def scale_source(self) -> ScaleSource | None:
@@ -154,6 +155,7 @@ class World(Stage[WorldState]):
         self.scale_is_known = self.scale_is_known and source is self._scale_of_cameras
         if self.is_fixed:
             self._last_scale = last.scale
+            self._is_continued = True  # the last chunk, which is predicted again, has this scale
 
     def register(
         self,
@@ -167,7 +169,7 @@ class World(Stage[WorldState]):
         The scale is `rig_scale`, that of a refinement in the rig. Otherwise it is the ratio of the distances between
         the calibrated and between the predicted cameras of the chunk; if those of the first chunk are wrong, it is
         the one at which the depth of all views agrees in the rig. Without a baseline it is that of depth `before`,
-        at the first instants of the chunk as its predecessor has them in the world.
+        at the first instants of the chunk as its predecessor has them in the world, or the agreeing one.
         Predictions that keep their own cameras are returned unchanged, except that metres of a network become a unit:
         they differ between chunks, so that later chunks are scaled to the first one.
         """
@@ -177,6 +179,7 @@ class World(Stage[WorldState]):
             return predictions, Sim3.identity()
         assert rig is not None
         transform = self._align_to_rig(predictions, rig, rig_scale, before)
+        self._is_continued = False
         return replace(predictions.transformed(transform), cameras=rig), transform
 
     def place_first(self, predictions: Predictions, rig: Cameras | None) -> Sim3:
@@ -227,6 +230,9 @@ class World(Stage[WorldState]):
         elif before is not None:
             found = scale_of_depth(predictions.at_times(0, before.num_times), before)
             self._last_scale = self._last_scale if found is None else found[0]
+        elif self.scale_is_known and not self._is_continued:
+            agreed = _agreeing_scale(predictions, rig)
+            self._last_scale = self._last_scale if agreed is None else agreed
         scaled = predictions.transformed(replace(Sim3.identity(), scale=self._last_scale))
         rigid = alignment.align_cameras(scaled.cameras.world_to_camera.reshape(-1, 4, 4), known, with_scale=False)
         return Sim3(scale=self._last_scale, rotation=rigid.rotation, translation=rigid.translation)
@@ -242,18 +248,23 @@ class World(Stage[WorldState]):
             self._scale_is_of_depth = alignment.disagreement_deg(*poses) > alignment.MAX_DISAGREEMENT_DEG
         if self._scale_is_of_depth is False:
             return ratio
-        parts = (predictions.depth, predictions.valid, predictions.depth_confidence)
-        depth, valid, confidence = (maps[0].unbind(1) for maps in parts)
-        masks = [one & alignment.confident(of_view) for one, of_view in zip(valid, confidence, strict=True)]
-        found = alignment.agreeing_scale(rig[0], depth, masks)
-        if found is None:
+        scale = _agreeing_scale(predictions, rig)
+        if scale is None:
             return ratio
-        scale = found.to(ratio)
         if self._scale_is_of_depth is None:
             assert self._last_scale is not None
             change, change_of_ratio = ((one / self._last_scale).log().abs() for one in (scale, ratio))
             self._scale_is_of_depth = bool(change < change_of_ratio)
         return scale if self._scale_is_of_depth else ratio
+
+
+def _agreeing_scale(predictions: Predictions, rig: Cameras) -> Tensor | None:
+    """Return the scale at which the confident depth of all views agrees in the rig, None if none does."""
+    parts = (predictions.depth, predictions.valid, predictions.depth_confidence)
+    depth, valid, confidence = (maps[0].unbind(1) for maps in parts)
+    masks = [one & alignment.confident(of_view) for one, of_view in zip(valid, confidence, strict=True)]
+    found = alignment.agreeing_scale(rig[0], depth, masks)
+    return None if found is None else found.to(torch.float64)
 
 
 def _rescaled(transform: Sim3, scale: Tensor, centers: Float[Tensor, "*_ 3"]) -> Sim3:
