@@ -73,6 +73,7 @@ def test_a_single_static_camera_determines_no_scale():
     world = World(capture.scene(), Poses.INPUT, predictor_uses_rig=False)
     world.register(alone.transformed(random_similarity(4)), alone.cameras)
     assert not world.scale_is_known
+    assert "the calibrated cameras coincide" in world._notices()[0].text
     assert world.scale is Scale.ARBITRARY
 
 
@@ -121,6 +122,7 @@ def test_the_unit_of_length_is_determined_by_the_first_chunk(truth: Predictions)
     world = World(CAPTURE.scene(), Poses.INPUT, predictor_uses_rig=False)
     world.register(coinciding(truth), truth.cameras)
     assert world.scale is Scale.ARBITRARY
+    assert "the predicted cameras coincide" in world._notices()[0].text
     _, transform = world.register(truth.transformed(random_similarity(3)), truth.cameras)
     assert world.scale is Scale.ARBITRARY
     assert float(transform.scale) == 1.0

@@ -105,7 +105,8 @@ class World(Stage[WorldState]):
         depth_fits = not predictor_uses_rig or predicted_scale in (None, scene.scale)
         is_partial = has_cameras and not self._has_rig
         self.scale_is_known = (self._has_rig and depth_fits) or is_partial or self._distance is not None
-        self.aligns_chunks = self.is_fixed and (not self._replaces_cameras or has_unit(scene))
+        self._has_unit = has_unit(scene)
+        self.aligns_chunks = self.is_fixed and (not self._replaces_cameras or self._has_unit)
         self._last_scale: Tensor | None = None
         self._scale_is_of_depth: bool | None = None
         self._is_continued = False
@@ -144,7 +145,8 @@ class World(Stage[WorldState]):
             text = "lengths are in metres as the network estimates them; verify a known length"
             notices.append(Notice(text, Level.INFO))
         elif self._has_rig and not self.scale_is_known:
-            text = "the calibrated cameras coincide, there is no baseline: the scale of the result is arbitrary"
+            kind = "predicted" if self._has_unit else "calibrated"
+            text = f"the {kind} cameras coincide, there is no baseline: the scale of the result is arbitrary"
             notices.append(Notice(text))
         elif self.scale is Scale.ARBITRARY:
             notices.append(Notice("lengths are in an arbitrary unit (no metric calibration)", Level.INFO))
