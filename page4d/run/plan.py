@@ -165,9 +165,10 @@ def plan_run(scene: Scene, predictor: Predictor, evidence: SceneEvidence | None 
     overlap = default if settings.overlap is None else settings.overlap
     chunks, warnings = choose_chunks(forecast, limit, settings.chunk, overlap, scene.num_times)
     if len(chunks) > 1 and overlap == 0 and not world.aligns_chunks and not evidence.is_pending:
+        cameras = "" if scene.is_calibrated else ", or the rig's cameras with ⟨calibration⟩"
         raise UsageError(
             f"an overlap of 0 leaves {len(chunks)} chunks without shared instants to align them by",
-            "give a larger ⟨overlap⟩ or ⟨chunk⟩, or the rig's cameras with ⟨calibration⟩",
+            f"give a larger ⟨overlap⟩ or ⟨chunk⟩{cameras}",
         )
     return RunPlan(
         scene=scene,
