@@ -168,14 +168,15 @@ def open_atomic(path: Path) -> Iterator[BinaryIO]:
     for left in leftovers(path):
         with suppress(OSError), left.open("rb") as file:  # of a running process: BlockingIOError
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            left.unlink()
+            if os.fstat(file.fileno()).st_size:  # an empty one may be about to be locked
+                left.unlink()
     with (
         _replacing(path, part := part_name(path)),
         _created(part) as handle,
         open(handle, "wb", closefd=False) as file,
     ):
         with suppress(OSError):  # some network file systems have no locks
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(handle, fcntl.LOCK_EX)  # another process may hold it while it finds the file empty
         yield file
 
 

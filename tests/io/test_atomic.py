@@ -61,10 +61,13 @@ def test_streamed_files_of_killed_processes_are_deleted_and_those_being_written_
     for path in (killed, other):
         path.write_bytes(b"half")
     folder.mkdir()
+    created = tmp_path / ".x.0123abcf.part"
+    created.touch()  # by a process that has not locked it yet
     with open_atomic(target) as first, open_atomic(target) as second:
         first.write(b"first")
         second.write(b"second")
         assert not killed.exists()
+        assert created.exists()
     assert target.read_bytes() == b"first"
     assert other.exists()
     assert folder.is_dir()
