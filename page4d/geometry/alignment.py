@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from page4d.errors import InputError
-from page4d.geometry.camera import Cameras, normalize_pixels, pixel_grid
+from page4d.geometry.camera import MIN_DEPTH, Cameras, normalize_pixels, pixel_grid
 from page4d.geometry.rotation import (
     matrix_from_rotation_vector,
     mean_rotation,
@@ -282,8 +282,6 @@ _PIXELS = 400
 _INSTANTS = 4
 """Numbers of pixels per image and of instants that are compared."""
 
-_MIN_DEPTH = 1e-6
-
 
 def disagreement_deg(found: Float[Tensor, "*T V 4 4"], known: Float[Tensor, "*T V 4 4"]) -> float:
     """Return the median error of the relative rotations of all pairs of views (`world_to_camera`); 0 of one view."""
@@ -356,11 +354,11 @@ def _agreement(
     plane = normalize_pixels(pixels.expand(len(depth[view]), -1, 2), source.intrinsics)
     rays = torch.nn.functional.pad(plane, (0, 1), value=1.0)[:, :, None]
     own, mask = (maps[view][:, rows, columns].flatten(1) for maps in (depth, masks))
-    warped = ray_warp(rays, source, target).at(own[..., None] * scales, _MIN_DEPTH)
+    warped = ray_warp(rays, source, target).at(own[..., None] * scales)
     size = depth[other].shape[-2:]
     maps = torch.stack([torch.where(masks[other], depth[other], 0.0), masks[other].double()], dim=1)
     found, whole = sample(maps, warped.pixels).unbind(1)
-    visible = warped.visible(size, _MIN_DEPTH) & mask[..., None] & (whole > 1 - 1e-6)
-    ratio = warped.depth.clamp(min=_MIN_DEPTH).log() - (found.clamp(min=_MIN_DEPTH) * scales).log()
+    visible = warped.visible(size) & mask[..., None] & (whole > 1 - 1e-6)
+    ratio = warped.depth.clamp(min=MIN_DEPTH).log() - (found.clamp(min=MIN_DEPTH) * scales).log()
     agreeing = visible * torch.exp(-(ratio / _SIGMA).square() / 2)
     return agreeing.sum(dim=(0, 1)), visible.double().sum(dim=(0, 1)), mask.double().sum()

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 from torch.nn import functional
 
-from page4d.geometry.camera import Cameras, camera_rays, has_depth
+from page4d.geometry.camera import MIN_DEPTH, Cameras, camera_rays, has_depth
 from page4d.geometry.transforms import camera_centers
 
 
@@ -23,7 +23,7 @@ class WarpedPixels(NamedTuple):
     pixels: Float[Tensor, "*batch 2"]
     depth: Float[Tensor, "*batch"]
 
-    def visible(self, size: Sequence[int], min_depth: float | Tensor) -> Bool[Tensor, "*batch"]:
+    def visible(self, size: Sequence[int], min_depth: float | Tensor = MIN_DEPTH) -> Bool[Tensor, "*batch"]:
         """Return the mask of positions inside a target image of (height, width), beyond a minimum depth."""
         visible = self.depth > min_depth
         for position, length in zip(self.pixels.unbind(dim=-1), (size[1], size[0]), strict=True):
@@ -57,7 +57,7 @@ class RayWarp(NamedTuple):
 
         return RayWarp(moved(self.directions), moved(self.origin))
 
-    def at(self, depth: Float[Tensor, "*rays"], min_depth: float | Tensor) -> WarpedPixels:
+    def at(self, depth: Float[Tensor, "*rays"], min_depth: float | Tensor = MIN_DEPTH) -> WarpedPixels:
         """Warp points on the rays; points nearer than `min_depth`, or behind the camera, are projected from there."""
         across, down, ahead = (
             torch.addcmul(origin, direction, depth)
@@ -66,14 +66,12 @@ class RayWarp(NamedTuple):
         near = torch.maximum(ahead, torch.as_tensor(min_depth).to(ahead)).reciprocal_()
         return WarpedPixels(torch.stack([across.mul_(near), down.mul_(near)]).movedim(0, -1), ahead)
 
-    def pixels_per_log_depth(
-        self, depth: Float[Tensor, "*rays"], size: Sequence[int], min_depth: float
-    ) -> Float[Tensor, "*rays"]:
+    def pixels_per_log_depth(self, depth: Float[Tensor, "*rays"], size: Sequence[int]) -> Float[Tensor, "*rays"]:
         """Return how fast projections into an image of (height, width) move with log depth; 0 outside of it."""
-        warped = self.at(depth, min_depth)
+        warped = self.at(depth)
         (across, down, ahead), (column, row) = self.directions.unbind(-1), warped.pixels.unbind(-1)
         slope = torch.hypot(across - column * ahead, down - row * ahead)
-        found: Tensor = depth * slope / warped.depth.clamp(min=min_depth) * warped.visible(size, min_depth)
+        found: Tensor = depth * slope / warped.depth.clamp(min=MIN_DEPTH) * warped.visible(size)
         return found
 
 
@@ -171,8 +169,6 @@ MAX_TOLERANCE = 0.15
 MAX_COMPARED_VIEWS = 8
 """Views that each view is compared with, those with the nearest cameras: the cost grows with the pairs."""
 
-_MIN_DEPTH = 1e-6
-
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
@@ -261,13 +257,13 @@ def _compare(
     not known.
     """
     size = (other.shape[-2], other.shape[-1])
-    warped = ray_warp(rays, cameras[0], cameras[1]).to(own).at(own, _MIN_DEPTH)
-    visible = warped.visible(size, _MIN_DEPTH)
+    warped = ray_warp(rays, cameras[0], cameras[1]).to(own).at(own)
+    visible = warped.visible(size)
     column, row = pixel_indices(warped.pixels, size)
     tolerance = torch.full_like(own, TOLERANCE)
     if spread is not None:
         tolerance = (tolerance + (spread[0] + spread[1][row, column])).clamp(max=MAX_TOLERANCE)
-    beyond = warped.depth.clamp(min=_MIN_DEPTH).log() - around(other, column, row)
+    beyond = warped.depth.clamp(min=MIN_DEPTH).log() - around(other, column, row)
     # No comparison with NaN holds: of the pixels around, those with depth count.
     confirms = (beyond.abs() <= tolerance).any(dim=0)
     sees_through = (beyond < -tolerance).any(dim=0) & ~(beyond >= -tolerance).any(dim=0)

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from page4d.conventions import PIXEL_CENTER
-from page4d.geometry.camera import Cameras, normalize_pixels, pixel_grid, project
+from page4d.geometry.camera import MIN_DEPTH, Cameras, normalize_pixels, pixel_grid, project
 from page4d.geometry.transforms import transform_points
 from page4d.geometry.warp import WarpedPixels, compared_views, pixel_indices, sample
 
@@ -149,7 +149,6 @@ _ALONG = 2.0
 little parallax."""
 
 _CAUCHY_PX = 1.0
-_MIN_DEPTH = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,7 +179,7 @@ class FlowView:
         """Return the points in the world of positions in the picture, and whether their depth is known."""
         rays = _on_rays(pixels, self.camera)
         places = WarpedPixels(*project(rays, self.depth_camera.intrinsics))
-        known = places.visible(self.depth.shape, _MIN_DEPTH) & nearest(self.known, places.pixels)
+        known = places.visible(self.depth.shape) & nearest(self.known, places.pixels)
         in_camera = rays * nearest(self.depth, places.pixels).double()[:, None]
         return transform_points(self.camera.camera_to_world, in_camera), known
 
@@ -311,7 +310,7 @@ def _displacement(
 def _shown(view: FlowView, other: FlowView, moving: Bool[Tensor, "h w"]) -> Bool[Tensor, "h w"]:
     """Return the pixels of a view, and their neighbors, at which points lie that another view shows moving."""
     places = projected(other.lift(torch.nonzero(moving).flip(-1)), view.depth_camera)
-    columns, rows = places.pixels[places.visible(view.depth.shape, _MIN_DEPTH)].long().unbind(-1)
+    columns, rows = places.pixels[places.visible(view.depth.shape)].long().unbind(-1)
     shown = torch.zeros(view.depth.shape)
     shown[rows, columns] = 1.0
     return functional.max_pool2d(shown[None], 3, stride=1, padding=1)[0] > 0
@@ -330,7 +329,7 @@ def correspondence(
     """Find points in another view: it sees a point of equal depth, and color if given, at the same instant."""
     at_depth = projected(world, other.depth_camera)
     depth = at_depth.depth
-    known = at_depth.visible(other.depth.shape, _MIN_DEPTH) & nearest(other.known, at_depth.pixels)
+    known = at_depth.visible(other.depth.shape) & nearest(other.known, at_depth.pixels)
     found = nearest(other.depth, at_depth.pixels).double()
     sees = known & ((found - depth).abs() < tolerance * depth)
     if color is not None:
@@ -409,11 +408,11 @@ def _residual(
     rotation, matrix = other.world_to_camera[:3, :3], other.intrinsics
     point = transform_points(other.world_to_camera, origin + rays * depth[:, None])
     direction = rays @ rotation.T
-    z = point[:, 2].clamp(min=_MIN_DEPTH)
+    z = point[:, 2].clamp(min=MIN_DEPTH)
     plane = point[:, :2] / z[:, None]
     slope = (direction[:, :2] - plane * direction[:, 2:]) / z[:, None]
     residual = plane @ matrix[:2, :2].T + matrix[:2, 2] - end
-    return residual, slope @ matrix[:2, :2].T, point[:, 2] > _MIN_DEPTH
+    return residual, slope @ matrix[:2, :2].T, point[:, 2] > MIN_DEPTH
 
 
 def _epipolar_distance(origin: Tensor, rays: Tensor, depth: Tensor, other: Cameras, end: Tensor) -> Tensor:

@@ -17,7 +17,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from page4d.geometry import warp
-from page4d.geometry.camera import Cameras, camera_rays, normalize_pixels, pixel_grid, project, resize_intrinsics
+from page4d.geometry.camera import (
+    MIN_DEPTH,
+    Cameras,
+    camera_rays,
+    normalize_pixels,
+    pixel_grid,
+    project,
+    resize_intrinsics,
+)
 from page4d.geometry.statistics import median
 from page4d.geometry.time_axis import spread_places
 from page4d.geometry.transforms import is_constant, transform_points
@@ -25,8 +33,6 @@ from page4d.geometry.warp import WarpedPixels
 from page4d.output.reader import Output
 from page4d.quality.record import REGIONS, PairQuality, ViewQuality
 from page4d.scene.images import resize
-
-_MIN_DEPTH = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +75,7 @@ def warp_into(view: DepthMap, other: DepthMap, factor: float = 1.0) -> WarpedPix
     """Project the points of a view, with depth times `factor`, into another; meaningless without depth."""
     depth = torch.where(view.known, view.depth * factor, 1.0)
     rays = camera_rays(view.camera.intrinsics, view.size)
-    return warp.ray_warp(rays, view.camera, other.camera).to(depth).at(depth, _MIN_DEPTH)
+    return warp.ray_warp(rays, view.camera, other.camera).to(depth).at(depth)
 
 
 def compare_pair(view: DepthMap, other: DepthMap) -> PairComparison:
@@ -84,9 +90,9 @@ def compare_pair(view: DepthMap, other: DepthMap) -> PairComparison:
     """
     warped = warp_into(view, other)
     column, row = warp.pixel_indices(warped.pixels, other.size)
-    inside = warped.visible(other.size, _MIN_DEPTH) & view.known
+    inside = warped.visible(other.size) & view.known
     found = torch.unflatten(warp.around(other.depth, column.flatten(), row.flatten()), 1, view.size)
-    own, surface = (depth.clamp(min=_MIN_DEPTH).log() for depth in (warped.depth, found))
+    own, surface = (depth.clamp(min=MIN_DEPTH).log() for depth in (warped.depth, found))
     differences = torch.where(found > 0, own - surface, torch.inf)
     best = differences.gather(0, differences.abs().argmin(dim=0, keepdim=True))[0]
     visible = inside & best.isfinite()
@@ -104,7 +110,7 @@ def _residual(
     view: DepthMap, other: DepthMap, warped: WarpedPixels, difference: Float[Tensor, "H W"]
 ) -> Float[Tensor, "H W"]:
     """Return the distance of each pixel to the projection of the surface that the other view has there."""
-    surface = warped.depth.clamp(min=_MIN_DEPTH) * torch.exp(-torch.nan_to_num(difference, posinf=0.0))
+    surface = warped.depth.clamp(min=MIN_DEPTH) * torch.exp(-torch.nan_to_num(difference, posinf=0.0))
     rays = normalize_pixels(warped.pixels.double(), other.camera.intrinsics.double())
     points = torch.cat([rays, torch.ones_like(rays[..., :1])], dim=-1) * surface.double()[..., None]
     relative = view.camera.world_to_camera.double() @ other.camera.camera_to_world.double()
@@ -151,7 +157,7 @@ def photo_consistency(
     found = []
     for factor in (1.0, CONTROL_FACTOR, 1.0 / CONTROL_FACTOR):
         warped = warp_into(view, other, factor)
-        inside = warped.visible(other.size, 1e-6)
+        inside = warped.visible(other.size)
         image = warp.sample(target[None], warped.pixels[None])[0]
         image_mean = warp.window_means(image, _WINDOW)
         image_variance = warp.window_means(image.square(), _WINDOW).sum(dim=0) - image_mean.square().sum(dim=0)

@@ -19,7 +19,7 @@ from torch.nn import functional
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from page4d.errors import CapabilityError
-from page4d.geometry.camera import Cameras, camera_rays, resize_intrinsics
+from page4d.geometry.camera import MIN_DEPTH, Cameras, camera_rays, resize_intrinsics
 from page4d.geometry.warp import RayWarp, ray_warp, sample, sample_grid, viewing_angles, window_means
 from page4d.io.folders import CachedFiles
 from page4d.stereo import kernels
@@ -113,7 +113,6 @@ def of_kornia(build: Callable[[Any], Any], path: Path, name: Callable[[str], str
     return network.eval()
 
 
-_MIN_DEPTH = 1e-6
 _MAX_LOG_FACTOR = 0.4
 """Largest difference of depths that counts: a point that lies farther behind the surface of the other view is
 occluded under all factors."""
@@ -183,14 +182,14 @@ def similarity(
     (camera, log_depth, predicted), (other, other_log_depth, _) = source.of_cells, target.of_cells
     depth = log_depth.exp()
     warp = ray_warp(camera_rays(camera.intrinsics.to(depth), source.size), camera, other)
-    warped = warp.at(depth, _MIN_DEPTH)
-    behind = warped.depth.clamp(min=_MIN_DEPTH).log() - sample(other_log_depth[:, None], warped.pixels)[:, 0]
-    shown = warped.visible(target.size, _MIN_DEPTH) & (behind < _MAX_LOG_FACTOR)
+    warped = warp.at(depth)
+    behind = warped.depth.clamp(min=MIN_DEPTH).log() - sample(other_log_depth[:, None], warped.pixels)[:, 0]
+    shown = warped.visible(target.size) & (behind < _MAX_LOG_FACTOR)
     shown &= viewing_angles(depth, camera, other) <= _MAX_ANGLE_DEG
     error = window_means(behind.clamp(-_MAX_LOG_FACTOR, _MAX_LOG_FACTOR).square() * shown, _NEIGHBOURHOOD)
-    error = error / window_means(shown.to(error), _NEIGHBOURHOOD).clamp(min=_MIN_DEPTH)
+    error = error / window_means(shown.to(error), _NEIGHBOURHOOD).clamp(min=MIN_DEPTH)
     sigma = (error / 2 + (_PREDICTED_SHARE * predicted).square()).sqrt()  # both maps have a half of the error
-    weight = (warp.pixels_per_log_depth(depth, target.size, _MIN_DEPTH) * sigma / _CELLS).clamp(max=1) * shown
+    weight = (warp.pixels_per_log_depth(depth, target.size) * sigma / _CELLS).clamp(max=1) * shown
     place = RayWarp(*(part[:, None] for part in warp)).on_grid(target.size)
     compared = factors[::_STEP, None, None]
     found = _products(source.descriptors, target.descriptors, place, depth, compared)
@@ -211,12 +210,12 @@ def _products(
 ) -> Float[Tensor, "B K h w"]:
     """Return the scalar products of descriptors for every factor of depth; 0 where the cell is not visible."""
     if kernels.apply_to(source, target, depth):
-        return kernels.compare(source, target, warp, depth, factors, _MIN_DEPTH)
+        return kernels.compare(source, target, warp, depth, factors, MIN_DEPTH)
     found = depth.new_zeros(len(depth), len(factors), *depth.shape[1:])
     at_once = max(1, _MAX_DESCRIPTORS // source.numel())
     for start in range(0, len(factors), at_once):
         part = slice(start, start + at_once)
-        grid, target_depth = warp.at(depth[:, None] * factors[part], _MIN_DEPTH)  # B K h w
-        visible = (target_depth > _MIN_DEPTH) & (grid.abs() < 1).all(dim=-1)
+        grid, target_depth = warp.at(depth[:, None] * factors[part])  # B K h w
+        visible = (target_depth > MIN_DEPTH) & (grid.abs() < 1).all(dim=-1)
         found[:, part] = (source[:, :, None] * sample_grid(target, grid)).sum(dim=1) * visible
     return found

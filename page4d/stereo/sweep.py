@@ -266,7 +266,6 @@ _PATCH_MAX_PENALTY = 1.0
 _PATCH_MAX_STEP = 0.3
 """Log depth factors of neighbouring patches are penalized linearly up to this difference."""
 
-_LEAST_DEPTH = 1e-6
 _MAX_PAIRS = 1 << 23
 """Pairs of patches and cells compared at once: 32 MB of numbers, a few times over."""
 
@@ -315,7 +314,7 @@ def _evidence(
         times, other = (number // len(views)).to(depth.device), int(number[0]) % len(views)
         if is_new.any():
             warp = ray_warp(rays, rig[:, :, place], rig[:, times, other])
-            ratio = _log_ratios(view, views[other], times, warp.at(depths, _LEAST_DEPTH))
+            ratio = _log_ratios(view, views[other], times, warp.at(depths))
             evidence += ratio * (view.static_probability(target) * is_new.to(depth.device)[:, None])[..., None]
     return evidence
 
@@ -327,7 +326,7 @@ def _log_ratios(
     own, target = view.matches.features, other.matches.features
     if own is None or target is None:
         return torch.zeros_like(warped.depth)
-    places, visible = warped.pixels.flatten(0, 1), warped.visible(other.size, _LEAST_DEPTH).flatten(0, 1)
+    places, visible = warped.pixels.flatten(0, 1), warped.visible(other.size).flatten(0, 1)
     grid = (other.grid[0] * target.finer, other.grid[1] * target.finer)
     patches, cells = own.patches[:, :, 0].flatten(0, 1), target.cells[:, times, 0].flatten(0, 1)
     unseen, cells_per_px = own.unseen, target.finer / other.patch_size
@@ -421,7 +420,7 @@ def sweep_around(
         usable = known & (viewing_angles(depth, camera, cameras[other]) <= _MAX_ANGLE_DEG)
         if float(usable.float().mean()) >= _MIN_SEEN:
             warp = ray_warp(rays, camera, cameras[other]).to(depth)
-            rates[other] = warp.pixels_per_log_depth(depth, images[other].shape[-2:], _LEAST_DEPTH) * usable
+            rates[other] = warp.pixels_per_log_depth(depth, images[other].shape[-2:]) * usable
             seen[other], shares[other] = usable, float((rates[other] > 0).float().mean())
     if not seen:
         return log_depth
@@ -469,7 +468,7 @@ def match_on_lines(
     hypotheses = torch.arange(-reach, reach + 1, device=depth.device, dtype=depth.dtype)
     factors = (hypotheses[:, None, None] * rate.clamp(min=1 / _FINE_MAX_STEP).reciprocal()).exp()
     warp = ray_warp(camera_rays(camera.intrinsics, depth.shape), camera, cameras[second]).to(depth)
-    ends = [warp.at(depth * factor, _LEAST_DEPTH).pixels[rate > 0] for factor in (factors[0], factors[-1])]
+    ends = [warp.at(depth * factor).pixels[rate > 0] for factor in (factors[0], factors[-1])]
     along = functional.normalize((ends[1] - ends[0]).mean(dim=0), dim=0).to(other.intrinsics)
     across = torch.stack([-along[1], along[0]])
     source, scores = Windows.of(picture[None, :, rows, columns]), []
@@ -493,7 +492,7 @@ def usable_rates(
     """Return the pixels that projections into another view move per log depth; 0 where it has no usable angle."""
     usable = known & (viewing_angles(depth, camera, other) <= _MAX_ANGLE_DEG)
     warp = ray_warp(camera_rays(camera.intrinsics, depth.shape), camera, other).to(depth)
-    return warp.pixels_per_log_depth(depth, size, _LEAST_DEPTH) * usable
+    return warp.pixels_per_log_depth(depth, size) * usable
 
 
 def _textured_part(picture: Float[Tensor, "3 H W"], usable: Bool[Tensor, "H W"]) -> tuple[slice, slice]:

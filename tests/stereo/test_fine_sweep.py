@@ -82,7 +82,7 @@ def test_pixels_that_others_see_at_large_angles_keep_their_depth() -> None:
 def test_the_speed_of_projections_is_their_derivative(truth: GroundTruth) -> None:
     cameras, depth = rig(truth), truth.depth[0, 0, 1].double()
     warp = ray_warp(camera_rays(cameras[1].intrinsics, SIZE), cameras[1], cameras[2])
-    speed = warp.pixels_per_log_depth(depth, SIZE, 1e-6)
+    speed = warp.pixels_per_log_depth(depth, SIZE)
     step = 1e-5
     moved = (warp.at(depth * (1 + step), 1e-6).pixels - warp.at(depth * (1 - step), 1e-6).pixels).norm(dim=-1)
     seen = speed > 0
