@@ -57,18 +57,9 @@ class Option:
 _OPTION = "option"
 
 
-def option(
-    default: Any,
-    help: str,  # noqa: A002
-    panel: str = "Options",
-    metavar: str = "",
-    name: str = "",
-    *,
-    expert: bool = False,
-    is_list: bool = False,
-) -> Any:
-    """Return a field of a settings record with a default and an `Option`."""
-    return field(default=default, metadata={_OPTION: Option(help, panel, metavar, name, "", expert, is_list)})
+def option(default: Any, *values: Any, **named: Any) -> Any:
+    """Return a field of a settings record with a default, and an `Option` of these values."""
+    return field(default=default, metadata={_OPTION: Option(*values, **named)})
 
 
 def text_form(parse: Callable[[str], object]) -> BeforeValidator:

@@ -60,19 +60,11 @@ def open_scene(
     if not by_motion and not is_fetched():
         hint = f"run '{POSE_MODEL.command}', or pass ⟨sync=FILE⟩ or ⟨sync=none⟩"
         raise WeightsError("⟨sync=people⟩: the model of body keypoints was not fetched", hint)
-    plain = SceneOptions(
-        views=options.views,
-        sync=SyncMode.NONE,
-        image_fps=options.image_fps,
-        max_frames=MAX_FRAMES,
-        calibration=options.calibration if by_motion else None,
-        calibration_unit=options.calibration_unit if by_motion else None,
-        again=options.again if by_motion else (),
-        calibration_match=options.calibration_match,
-        calibration_resize=options.calibration_resize,
-        allow_damaged=options.allow_damaged,
-        max_megapixels=options.max_megapixels,
-    )
+    timeline: dict[str, Any] = {"fps": None, "stride": 1, "frames": (None, None), "max_frames": MAX_FRAMES}
+    unused: dict[str, Any] = {"masks": None, "depth": None}
+    if not by_motion:
+        unused |= {"calibration": None, "calibration_unit": None, "again": ()}
+    plain = replace(options, sync=SyncMode.NONE, **timeline, **unused)
     scene = open_folder(folder, plain)
     clocks = (
         synchronise_by_motion(scene, progress)
