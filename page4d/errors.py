@@ -207,6 +207,9 @@ class Notice:
 
 Notify = Callable[[Notice], None]
 
+Progress = Callable[[int, int], None]
+"""Receives the steps done, and all steps."""
+
 
 class Observer(Protocol):
     """Receives the notices and the progress of a run, of a registration, or of weights that are fetched."""

@@ -1,7 +1,7 @@
 """Evaluation of an output folder against the ground truth of its capture, with notes on its limits."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
@@ -11,7 +11,7 @@ import torch
 
 from page4d.choices import DepthAlignment
 from page4d.conventions import Scale
-from page4d.errors import listed
+from page4d.errors import Progress, listed
 from page4d.evaluation.cameras import MAX_PAIRED_CAMERAS, report_cameras
 from page4d.evaluation.comparison import Comparison, compare
 from page4d.evaluation.depth import report_confidence, report_depth, report_masks, sample_pixels
@@ -49,9 +49,7 @@ def evaluate(out: Output | Path | str, truth: Path | str, **options: Unpack[Eval
     return measure(compare(out, truth, fps=settings.fps, max_depth=settings.max_depth), settings)
 
 
-def measure(
-    comparison: Comparison, settings: EvaluationSettings, progress: Callable[[int, int], None] | None = None
-) -> Evaluation:
+def measure(comparison: Comparison, settings: EvaluationSettings, progress: Progress | None = None) -> Evaluation:
     """Compute every metric that the ground truth allows; `progress` is called with the steps done and in total."""
     steps = itertools.count(1)
     total = (_PASSES + has_velocities(comparison)) * len(comparison.instants)

@@ -4,7 +4,7 @@
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -12,7 +12,7 @@ from typing import Any, Unpack
 from pydantic import JsonValue
 
 import page4d
-from page4d.errors import UsageError, counted, listed
+from page4d.errors import Progress, UsageError, counted, listed
 from page4d.exporters.formats import Format, PictureUse, find_format
 from page4d.exporters.job import ExportJob, Written
 from page4d.exporters.plan import check_options, plan_job
@@ -84,8 +84,6 @@ class ExportRecord(FileModel):
     files: int
     bytes: int
 
-
-Progress = Callable[[int, int], None]
 
 MEMORY_HINT = "export fewer points (⟨max_points⟩), smaller pictures (⟨image_size⟩), or one format at a time"
 

@@ -5,7 +5,7 @@ photo-consistency is whether the depth of a view maps its picture onto that of a
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import isnan
 from typing import Any
@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from page4d.errors import Progress
 from page4d.geometry import warp
 from page4d.geometry.camera import (
     MIN_DEPTH,
@@ -182,7 +183,6 @@ _MIN_COMPARED = 50
 """Pixels that a share or a median needs."""
 
 Picture = Float[Tensor, "3 H W"]
-Step = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,7 +272,7 @@ class _Spread:
 
 
 def measure(
-    output: Output, scene: str | None = None, progress: Step | None = None, max_instants: int = MAX_INSTANTS
+    output: Output, scene: str | None = None, progress: Progress | None = None, max_instants: int = MAX_INSTANTS
 ) -> Measurements:
     """Compare the views of a result with each other at each measured instant; `scene` is the folder of its videos."""
     instants = tuple(spread_places(output.num_times, max_instants))

@@ -13,14 +13,14 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from page4d.errors import counted, number_text, percent_text
+from page4d.errors import Progress, counted, number_text, percent_text
 from page4d.formats.maps import encode_image
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
 from page4d.options import in_options
 from page4d.output.reader import Output, check_not_replaced, open_output
 from page4d.plotting.canvas import DEPTH_MAP, ERROR_MAP, NO_VALUE, Color, colored
 from page4d.quality.grade import grade, overall_quality
-from page4d.quality.measure import MAX_INSTANTS, ComparedFrame, Example, Step, Verdict, measure
+from page4d.quality.measure import MAX_INSTANTS, ComparedFrame, Example, Verdict, measure
 from page4d.quality.record import Grade, PairQuality, QualityReport, Share, ViewQuality
 
 
@@ -48,7 +48,7 @@ def report(out: Output | Path | str, scene: Path | str | None = None) -> Quality
 def inspect(
     out: Output | Path | str,
     scene: Path | str | None = None,
-    progress: Step | None = None,
+    progress: Progress | None = None,
     max_instants: int = MAX_INSTANTS,
 ) -> Inspection:
     """As `report`, with the frames for its page; `progress` receives the instants done and in total."""

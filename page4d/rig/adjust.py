@@ -21,13 +21,12 @@ from page4d.rig.records import (
     Array,
     Evidence,
     FocalSource,
+    Indices,
     Lens,
     PairPose,
     exp_rotation,
     log_rotation,
 )
-
-_Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,13 +37,13 @@ class Observations:
     one instant that it belongs to, `instant` and `joint` those of the keypoint; all three are -1 for texture.
     """
 
-    view: Int[_Indices, " N"]
-    point: Int[_Indices, " N"]
+    view: Int[Indices, " N"]
+    point: Int[Indices, " N"]
     pixels: Float[Array, "N 2"]
     weights: Float[Array, " N"]
-    person: Int[_Indices, " P"]
-    instant: Int[_Indices, " P"]
-    joint: Int[_Indices, " P"]
+    person: Int[Indices, " P"]
+    instant: Int[Indices, " P"]
+    joint: Int[Indices, " P"]
 
     @property
     def num_points(self) -> int:
@@ -377,7 +376,7 @@ def adjust(
     world_to_camera: Float[Array, "V 4 4"],
     lenses: Sequence[Lens],
     tracks: Observations,
-    groups: Int[_Indices, " V"],
+    groups: Int[Indices, " V"],
     *,
     k1: Mapping[int, float] = MappingProxyType({}),
     texture_sigma: float = TEXTURE_SIGMA,
@@ -511,7 +510,7 @@ class _Problem(LeastSquares[_State]):
         self,
         tracks: Observations,
         lenses: Sequence[Lens],
-        groups: Int[_Indices, " V"],
+        groups: Int[Indices, " V"],
         bent: Collection[int],
         texture_sigma: float,
         fixed: Collection[int],
@@ -663,7 +662,7 @@ class _Problem(LeastSquares[_State]):
         noise = noise[np.ix_(columns, columns)]
         return noise, noise + effect @ effect.T
 
-    def _clusters(self) -> tuple[Int[_Indices, " P"], Int[_Indices, " P"]]:
+    def _clusters(self) -> tuple[Int[Indices, " P"], Int[Indices, " P"]]:
         """Return clusters of points: by instants or cells of the first view; by parts of the body (-1: none)."""
         tracks = self.tracks
         first = np.flatnonzero(np.diff(tracks.point, prepend=-1))

@@ -18,10 +18,10 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
 from page4d.conventions import PIXEL_CENTER
-from page4d.errors import InputError, Page4DError, UsageError, listed, shortened
+from page4d.errors import InputError, Page4DError, Progress, UsageError, listed, shortened
 from page4d.formats.camera_model import METRES
 from page4d.formats.files import read_document
-from page4d.rig.records import Array, Progress
+from page4d.rig.records import Array, Indices
 from page4d.scene.content import gray_of
 from page4d.scene.records import FrameSource
 from page4d.signals import in_threads
@@ -72,7 +72,6 @@ _RADIANCE = (np.linspace(0, 1, 256) ** 2.2).astype(np.float32)
 _MAX_THREADS = 4
 
 Picture = NDArray[np.uint8]
-_Indices = NDArray[np.int64]
 
 
 class Pattern(StrEnum):
@@ -151,7 +150,7 @@ class Board:
         return np.array([[left, top], [right, top], [right, bottom], [left, bottom]])
 
     @cached_property
-    def turns(self) -> tuple[Int[_Indices, " K"], ...]:
+    def turns(self) -> tuple[Int[Indices, " K"], ...]:
         """Renumberings of the corners that show the same board, the identity first.
 
         A chessboard has others: a half turn if both sides have an even or an odd number of corners, quarter turns if
@@ -209,11 +208,11 @@ class Board:
         layout.setLegacyPattern(self.is_legacy)
         return layout
 
-    def finder(self) -> Callable[[Picture], tuple[_Indices, Array]]:
+    def finder(self) -> Callable[[Picture], tuple[Indices, Array]]:
         """Return a function that finds the numbers [n] and pixels [n, 2] of the corners in a grey picture."""
         detector = self._detector()
 
-        def run(picture: Picture) -> tuple[_Indices, Array]:
+        def run(picture: Picture) -> tuple[Indices, Array]:
             shown = 255 - picture if self.is_inverted else picture
             numbers, pixels = self._found(detector, shown)
             if len(numbers) < MIN_CORNERS and self.pattern is not Pattern.CHESSBOARD:
@@ -236,7 +235,7 @@ class Board:
         settings.cornerRefinementMethod = cv2.aruco.CORNER_REFINE_SUBPIX
         return cv2.aruco.ArucoDetector(cv2.aruco.getPredefinedDictionary(_dictionary(self.dictionary)), settings)
 
-    def _found(self, detector: Any, picture: Picture) -> tuple[_Indices, Array]:
+    def _found(self, detector: Any, picture: Picture) -> tuple[Indices, Array]:
         numbers: Any
         count = self.columns * self.rows
         if self.pattern is Pattern.CHARUCO:
@@ -431,7 +430,7 @@ class Corners:
     on each side, None where they do not.
     """
 
-    numbers: Int[_Indices, " n"]
+    numbers: Int[Indices, " n"]
     pixels: Float[Array, "n 2"]
     sharpness: float = 1.0
     sigma: Float[Array, " n"] | float = 1.0
@@ -499,7 +498,7 @@ class _Search:
         return [ranked[0][0]] if is_clear else [board for board, _ in ranked]
 
 
-def _checked(board: Board, picture: Picture, numbers: _Indices, pixels: Array) -> Corners | None:
+def _checked(board: Board, picture: Picture, numbers: Indices, pixels: Array) -> Corners | None:
     """Return corners that fit a plane and span it; None if they are too few."""
     if len(numbers) < MIN_CORNERS:
         return None
@@ -534,7 +533,7 @@ class _Bands:
     growth: Float[Array, "n 2"] | None
 
     @classmethod
-    def of(cls, board: Board, numbers: _Indices, plane: Float[Array, "3 3"]) -> "_Bands":
+    def of(cls, board: Board, numbers: Indices, plane: Float[Array, "3 3"]) -> "_Bands":
         """Return the bands of corners of a board in a picture, to which a homography maps it."""
         points, steps = board.points[numbers, :2], board.side / 2 * np.array([[1, 0], [-1, 0], [0, 1], [0, -1]])
         moved = cv2.perspectiveTransform((points[:, None] + steps).reshape(1, -1, 2), plane).reshape(-1, 2, 2, 2)

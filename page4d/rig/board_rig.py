@@ -21,9 +21,7 @@ from page4d.rig.board import Board, Corners
 from page4d.rig.graph import connected_parts
 from page4d.rig.least_squares import LeastSquares, Normal, by_motion, in_camera, motions
 from page4d.rig.lens import START_FOCAL
-from page4d.rig.records import Array
-
-_Indices = NDArray[np.int64]
+from page4d.rig.records import Array, Indices
 
 TERMS = {LensModel.BROWN_CONRADY: ("k1", "k2", "p1", "p2", "k3"), LensModel.FISHEYE: ("k1", "k2", "k3", "k4")}
 """Coefficients of the lens models in the order of OpenCV."""
@@ -271,7 +269,7 @@ class BoardAdjustment(LeastSquares[State]):
 
 def board_poses(
     board: Board, model: LensModel, lens: Float[Array, " L"], sighting: Sighting
-) -> list[tuple[Float[Array, "4 4"], _Indices]]:
+) -> list[tuple[Float[Array, "4 4"], Indices]]:
     """Return the poses of a board in the frame of its camera that explain a sighting, the best first.
 
     There are two of a plane, and several of a board with symmetries, each with its numbering.

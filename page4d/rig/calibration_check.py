@@ -16,7 +16,7 @@ import numpy as np
 from scipy.spatial.transform import Rotation
 
 from page4d.conventions import Scale
-from page4d.errors import counted, listed
+from page4d.errors import Progress, counted, listed
 from page4d.options import in_options
 from page4d.output.rig_record import CalibrationCheckRecord, Certainty, FindingRecord, PairFitRecord
 from page4d.rig import texture_pairs
@@ -35,7 +35,6 @@ from page4d.rig.records import (
     Lens,
     Pair,
     PairPose,
-    Progress,
     RigCamera,
     ViewPeople,
     direction_angle_deg,

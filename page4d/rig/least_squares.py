@@ -11,9 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
-from page4d.rig.records import Array, exp_rotation
-
-_Indices = NDArray[np.int64]
+from page4d.rig.records import Array, Indices, exp_rotation
 
 _FIRST_DAMPING, _LEAST_DAMPING, _MAX_DAMPING = 1e-3, 1e-9, 1e8
 _GAUGE = 1e6
@@ -37,10 +35,10 @@ class LeastSquares(ABC, Generic[StateT]):
     the B parameters of every block have been eliminated. `columns` are the K parameters of each view; F is none.
     """
 
-    view: Int[_Indices, " N"]
-    block: Int[_Indices, " N"]
+    view: Int[Indices, " N"]
+    block: Int[Indices, " N"]
     weights: Float[Array, " N"]
-    columns: Int[_Indices, "V K"]
+    columns: Int[Indices, "V K"]
     free: Bool[NDArray[np.bool_], " F"]
 
     def residuals(self, state: StateT) -> Float[Array, "N 2"]:
@@ -149,7 +147,7 @@ class Normal(Generic[StateT]):
         matrix += _GAUGE * np.diag(self.hessian).max() * still.T @ still
         return matrix, right, inverse
 
-    def clustered(self, clusters: Int[_Indices, " M"]) -> Float[Array, "free free"]:
+    def clustered(self, clusters: Int[Indices, " M"]) -> Float[Array, "free free"]:
         """Return the covariance of the free parameters at an optimum where blocks of a cluster have common errors.
 
         It is that of the jackknife over clusters, of one linear step each; a number below 0 is no cluster. Where one
@@ -182,7 +180,7 @@ class Normal(Generic[StateT]):
 
     def _shares(
         self, own: Float[Array, "free free"], covariance: Float[Array, "free free"]
-    ) -> tuple[Int[_Indices, " S"], Float[Array, " K"], Float[Array, "free K"], Float[Array, "S K"]]:
+    ) -> tuple[Int[Indices, " S"], Float[Array, " K"], Float[Array, "free K"], Float[Array, "S K"]]:
         """Return what a cluster with some information determines, given the covariance from all information.
 
         These are the free parameters that it concerns; its share of the information on each of K directions; the
@@ -218,7 +216,7 @@ class Normal(Generic[StateT]):
         return self.problem.moved(self.state, change, blocks)
 
 
-def _summed(places: Int[_Indices, "*rows"], values: Float[Array, "..."], count: int) -> Float[Array, "..."]:
+def _summed(places: Int[Indices, "*rows"], values: Float[Array, "..."], count: int) -> Float[Array, "..."]:
     """Return the sums of values [*rows, ...] at each place; `numpy.add.at` takes several times as long."""
     parts = values.reshape(places.size, -1).T
     sums = np.stack([np.bincount(places.ravel(), part, count) for part in parts], axis=-1)

@@ -18,6 +18,7 @@ from scipy import fft
 from scipy.interpolate import CubicSpline
 from scipy.ndimage import gaussian_filter1d
 
+from page4d.errors import Progress
 from page4d.motion.flow import changed_pixels
 from page4d.rig.clocks import (
     MIN_RATE_SPAN_S,
@@ -34,7 +35,7 @@ from page4d.rig.clocks import (
     undetermined,
 )
 from page4d.rig.epipolar import normalized_points, relative_pose_of, tangents, undistorted_pixels
-from page4d.rig.records import Array, Lens, Progress, no_progress
+from page4d.rig.records import Array, Lens, no_progress
 from page4d.scene.content import gray_of
 from page4d.scene.records import FrameSource
 

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
+from page4d.errors import Progress
 from page4d.rig.clocks import (
     PEAK_WIDTH,
     Cut,
@@ -31,7 +32,7 @@ from page4d.rig.clocks import (
 from page4d.rig.epipolar import RelativePose, pose_of
 from page4d.rig.people.pairs import pair_people
 from page4d.rig.people.pose import PeoplePose, quick_people_pose
-from page4d.rig.records import Array, Lens, PairPose, Progress, ViewPeople, no_progress
+from page4d.rig.records import Array, Lens, PairPose, ViewPeople, no_progress
 
 MAX_OFFSET = 44
 """Largest offset at which given clocks are checked, in sampled instants."""

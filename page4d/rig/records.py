@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from scipy.spatial.transform import Rotation
 
-from page4d.errors import counted
+from page4d.errors import Progress, counted
 from page4d.geometry.distortion import Distortion, LensModel
 from page4d.io.json_records import FileModel
 from page4d.output.rig_record import Evidence as Evidence
@@ -25,9 +25,7 @@ from page4d.rig.camera_motion import ViewMotion
 from page4d.scene.records import ViewCamera
 
 Array = NDArray[np.float64]
-
-Progress = Callable[[int, int], None]
-"""Receives the steps done, and all steps."""
+Indices = NDArray[np.int64]
 
 StageProgress = Callable[[int, int, str], None]
 """Receives the steps done of a stage, all its steps, and its name, such as "registering: keypoints cam02"."""

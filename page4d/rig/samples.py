@@ -1,12 +1,12 @@
 """A few pictures of every view of a scene, spread over the capture, and what they show."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median_high
 
 import numpy as np
 
-from page4d.errors import InputError, Notice
+from page4d.errors import InputError, Notice, Progress
 from page4d.options import in_options
 from page4d.scene.content import (
     Fault,
@@ -72,7 +72,7 @@ class ViewSample:
 
 def sample_views(
     scene: Scene,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
     count: int = NUM_PICTURES,
     max_decoded: int = MAX_DECODED,
 ) -> tuple[ViewSample, ...]:

@@ -12,9 +12,10 @@ from jaxtyping import Bool, Float, Float16, Int, UInt8
 from numpy.typing import NDArray
 
 from page4d.choices import MaskMeaning
+from page4d.errors import Progress
 from page4d.geometry.time_axis import spread_places
 from page4d.rig.epipolar import RelativePose, in_front, normalized_points, sampson_errors, undistorted_pixels
-from page4d.rig.records import Array, Evidence, Lens, Progress, no_progress
+from page4d.rig.records import Array, Evidence, Lens, no_progress
 from page4d.scene.content import Area, gray_of, scaled_area
 from page4d.scene.image_file import Image
 from page4d.scene.images import resize

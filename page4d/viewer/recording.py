@@ -2,11 +2,11 @@
 
 import html
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from page4d.choices import PointLayer
-from page4d.errors import OutputError, UsageError
+from page4d.errors import OutputError, Progress, UsageError
 from page4d.formats.ply import PointCloud
 from page4d.io.atomic import check_file, real_path
 from page4d.output.reader import Output
@@ -14,8 +14,6 @@ from page4d.viewer import scene
 from page4d.viewer.content import SHOWN_AT_FIRST, ViewerContent
 from page4d.viewer.scene import CameraNodes, Thumbnails
 from page4d.viewer.server import running_server
-
-Progress = Callable[[int, int], None]
 
 MAX_PAGE_BYTES = 250_000_000
 """Largest page: browsers hold strings of up to half a gigabyte, and need several times their size to open them."""

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from collections.abc import Callable
 from contextlib import ExitStack
 from fractions import Fraction
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from page4d.conventions import METRIC_DEPTH_SCALE, PIXEL_CENTER
-from page4d.errors import UsageError
+from page4d.errors import Progress, UsageError
 from page4d.formats.maps import encode_image, quantize_depth, quantize_velocity
 from page4d.formats.tracks import write_tracks
 from page4d.formats.video import VideoFile
@@ -43,7 +42,7 @@ def write_capture(
     truth_stride: int = 1,
     truth_motion: bool = False,
     quality_crf: int = QUALITY_CRF,
-    on_frame: Callable[[int, int], None] | None = None,
+    on_frame: Progress | None = None,
 ) -> None:
     """Render a capture to `folder`: `cam01.mp4` etc., and `truth/` with cameras, depth and motion masks.
 

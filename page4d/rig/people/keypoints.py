@@ -21,14 +21,14 @@ from jaxtyping import Float, UInt8
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from page4d.errors import CapabilityError, OutputError
+from page4d.errors import CapabilityError, OutputError, Progress
 from page4d.formats.files import read_arrays
 from page4d.io.atomic import write_bytes_atomic
 from page4d.io.documents import DocumentError
 from page4d.io.folders import cache_folder
 from page4d.rig.epipolar import undistorted_pixels
 from page4d.rig.people.model import POSE_MODEL, PoseModel, RawLandmarks, is_fetched, pose_model
-from page4d.rig.records import EXCHANGED_JOINTS, NUM_JOINTS, Array, Lens, Progress, Tracklet, ViewPeople, no_progress
+from page4d.rig.records import EXCHANGED_JOINTS, NUM_JOINTS, Array, Lens, Tracklet, ViewPeople, no_progress
 from page4d.scene.identity import identify
 from page4d.scene.image_file import in_8_bits
 from page4d.scene.records import FrameSource, Scene, View

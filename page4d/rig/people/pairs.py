@@ -12,10 +12,7 @@ from scipy.optimize import linear_sum_assignment
 
 from page4d.geometry.time_axis import spread_places
 from page4d.rig.epipolar import RelativePose, in_front, normalized_points, pixels_of, sampson_errors
-from page4d.rig.records import EXCHANGED_JOINTS, Lens, PointMatches, ViewPeople
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
+from page4d.rig.records import EXCHANGED_JOINTS, Array, Indices, Lens, PointMatches, ViewPeople
 
 TOLERANCE = 0.009
 """Sampson error without support, in units of the focal length: 15 px at 1920 pixels and 60 degrees."""
@@ -53,12 +50,12 @@ class PersonPairs:
 
     lenses: tuple[Lens, Lens]
 
-    instants: Int[Integers, " C"]
-    first_tracklets: Int[Integers, " C"]
-    second_tracklets: Int[Integers, " C"]
-    first: Float[Floats, "C J 2"]
-    second: Float[Floats, "C J 2"]
-    weights: Float[Floats, "C J"]
+    instants: Int[Indices, " C"]
+    first_tracklets: Int[Indices, " C"]
+    second_tracklets: Int[Indices, " C"]
+    first: Float[Array, "C J 2"]
+    second: Float[Array, "C J 2"]
+    weights: Float[Array, "C J"]
     exchanged: Bool[NDArray[np.bool_], " C"]
     possible: int
     front_by_person: bool = False
@@ -69,7 +66,7 @@ class PersonPairs:
         return len(np.unique(self.instants))
 
     @cached_property
-    def _persons(self) -> tuple[Integers, Integers]:
+    def _persons(self) -> tuple[Indices, Indices]:
         """Ranks of the persons of both views, in order of instants."""
         first, second = (
             np.unique(_numbered(self.instants, tracklets), return_inverse=True)[1]
@@ -81,7 +78,7 @@ class PersonPairs:
         """Return some of the pairs."""
         return replace(self, **{name: getattr(self, name)[chosen] for name in _COLUMNS})
 
-    def at_instants(self, instants: Integers) -> "PersonPairs":
+    def at_instants(self, instants: Indices) -> "PersonPairs":
         """Return the pairs at some instants, with the number of people who can be paired there."""
         part = self.subset(np.isin(self.instants, instants))
         return replace(part, possible=_possible(part.instants, part.first_tracklets, part.second_tracklets))
@@ -107,12 +104,12 @@ class PersonPairs:
         )
         return replace(self, first=first, second=second, lenses=lenses)
 
-    def points(self) -> tuple[Float[Floats, "K 2"], Float[Floats, "K 2"], Float[Floats, " K"]]:
+    def points(self) -> tuple[Float[Array, "K 2"], Float[Array, "K 2"], Float[Array, " K"]]:
         """Return the points of both views and their weights, without joints that are not used."""
         used = self.weights > 0
         return self.first[used], self.second[used], self.weights[used]
 
-    def support(self, pose: RelativePose, tolerance: float = TOLERANCE) -> Float[Floats, " C"]:
+    def support(self, pose: RelativePose, tolerance: float = TOLERANCE) -> Float[Array, " C"]:
         """Return the support of a pose by every pair in [0, 1]: the weighted mean of 1 - (error / tolerance)^2."""
         first, second = self.first.reshape(-1, 2), self.second.reshape(-1, 2)
         errors = sampson_errors(pose.essential, first, second)
@@ -121,7 +118,7 @@ class PersonPairs:
             front = front.mean(-1, keepdims=True) >= MIN_IN_FRONT
         supports = np.maximum(0.0, 1 - np.square(errors / tolerance)).reshape(self.weights.shape) * front
         total = np.maximum(self.weights.sum(-1), MIN_PERSON_WEIGHT)
-        support: Floats = (self.weights * supports).sum(-1) / total
+        support: Array = (self.weights * supports).sum(-1) / total
         return support
 
     def assign(self, pose: RelativePose | None, tolerance: float = TOLERANCE) -> tuple[NDArray[np.intp], float]:
@@ -147,7 +144,7 @@ def pair_people(
     first: ViewPeople,
     second: ViewPeople,
     lenses: tuple[Lens, Lens],
-    order: Integers | None = None,
+    order: Indices | None = None,
     *,
     shift: int = 0,
     front_by_person: bool = False,
@@ -237,7 +234,7 @@ def matches_of(people: PersonPairs, pose: RelativePose, num_instants: int) -> tu
     return matches, float(np.median(errors[row, joint]) * focal) if len(row) else 0.0
 
 
-def _without_conflicts(people: PersonPairs, kept: NDArray[np.intp], support: Floats) -> NDArray[np.intp]:
+def _without_conflicts(people: PersonPairs, kept: NDArray[np.intp], support: Array) -> NDArray[np.intp]:
     """Return positions in `kept` such that at no instant a person is in two pairs."""
     first, second = (persons[kept] for persons in people._persons)
     conflicting = (np.bincount(first)[first] > 1) | (np.bincount(second)[second] > 1)
@@ -256,7 +253,7 @@ def _without_conflicts(people: PersonPairs, kept: NDArray[np.intp], support: Flo
     return np.sort(np.concatenate(chosen))
 
 
-def _possible(instants: Integers, first: Integers, second: Integers) -> int:
+def _possible(instants: Indices, first: Indices, second: Indices) -> int:
     """Return the sum over instants of the smaller number of people; all pairs of an instant are given."""
     counts = []
     for tracklets in (first, second):
@@ -265,9 +262,9 @@ def _possible(instants: Integers, first: Integers, second: Integers) -> int:
     return int(np.minimum(*counts).sum())
 
 
-def _numbered(first: Integers, second: Integers) -> Integers:
+def _numbered(first: Indices, second: Indices) -> Indices:
     """Return a number for each pair of numbers: sorting it is faster than sorting pairs."""
-    numbers: Integers = first * (second.max(initial=0) + 1) + second
+    numbers: Indices = first * (second.max(initial=0) + 1) + second
     return numbers
 
 
