@@ -231,8 +231,6 @@ def _with_distance_notice(calibration: Calibration) -> Calibration:
 def choose_format(path: Path, given: CalibrationFormat | None) -> CalibrationFormat:
     """Return the given format, or that of the name.
 
-    `.json` is page4d, `camera_array.toml` Caliscope, another `.toml` Anipose, `.yml` OpenCV, no suffix COLMAP.
-
     Raises:
         UsageError: if the name has another suffix.
     """
@@ -303,13 +301,12 @@ def write_calibration(
 
 def _misfit(file_format: CalibrationFormat, name: str, lens: Distortion | None, skew: float) -> str:
     """Return why a format cannot hold a camera, "" if it can."""
-    is_opencv = file_format is CalibrationFormat.OPENCV
     misfits = {
-        "name": is_opencv and not re.fullmatch(r"[A-Za-z0-9_ -]+", name),  # a part of keys
-        "fisheye lens": is_opencv and lens is not None and lens.model is LensModel.FISHEYE,
-        "skew": (is_opencv or file_format is CalibrationFormat.COLMAP) and skew != 0,
+        "name": not re.fullmatch(r"[A-Za-z0-9_ -]+", name),  # a part of keys
+        "fisheye lens": lens is not None and lens.model is LensModel.FISHEYE,
+        "skew": skew != 0,
     }
-    found = [what for what, is_misfit in misfits.items() if is_misfit]
+    found = [what for what in _written(file_format).cannot_hold if misfits[what]]
     return f"{name} has a {found[0]} that the format {file_format} cannot hold" if found else ""
 
 

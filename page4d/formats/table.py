@@ -22,6 +22,7 @@ class RigFormat:
     `written` has a `writer` `write(calibration, path)`, which raises `UsageError` for cameras that it cannot hold and
     `OutputError` if the file cannot be written, and its files end with `suffix`, "" for a folder that contains a file
     of the first name in `patterns`. Of formats with one suffix, that whose pattern a name matches first is written.
+    `cannot_hold` names what its files cannot hold of a camera: "name", "fisheye lens" or "skew".
     """
 
     name: str
@@ -35,6 +36,7 @@ class RigFormat:
     written: CalibrationFormat | None = None
     writer: str = "write"
     suffix: str = ""
+    cannot_hold: tuple[str, ...] = ()
 
     def function(self, name: str) -> Callable[..., Any]:
         """Return the `reader`, the `writer`, or `is_folder` of the module."""
@@ -55,6 +57,7 @@ FORMATS = (
         "colmap",
         ("cameras.bin", "cameras.txt", "images.bin", "images.txt"),
         written=CalibrationFormat.COLMAP,
+        cannot_hold=("skew",),
     ),
     RigFormat(
         "MATLAB objects",
@@ -117,6 +120,7 @@ FORMATS = (
         keys=r"(K|R|Rot|T(?!_BS)|world_mat)_.+|.+_Rt|.+_K/(#/#|data)",
         written=CalibrationFormat.OPENCV,
         suffix=".yml",
+        cannot_hold=("name", "fisheye lens", "skew"),
     ),
     RigFormat(
         "nerfstudio", "nerfstudio", ("transforms.json", "transforms_train.json"), keys="frames", needs_poses=True
