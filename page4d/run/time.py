@@ -131,9 +131,6 @@ def registration_stages(scene: Scene, settings: ReconstructSettings) -> tuple[Re
     return tuple(stages)
 
 
-STAGES = ("check", "decode", "network", "refine", "clean", "detail", "motion", "write", "preview")
-
-
 class StageRates(FileModel):
     """Seconds per unit of work, as earlier runs took; the defaults were measured on one core at 128x96 px.
 
@@ -182,14 +179,14 @@ def forecast_time(plan: RunPlan) -> TimeForecast | None:
     lengths = [chunk.length for chunk in plan.chunks]
     once = [plan.background_length] if plan.background_length else []
     work, before = _work(plan, lengths), _work(plan, once)
-    seconds = {name: _seconds(rates, name, work) for name in STAGES}
+    seconds = {name: _seconds(rates, name, work) for name in work}
     background = {name: _seconds(rates, name, before) for name in ("decode", "network", "refine")}
     predicted = seconds["network"] + seconds["refine"]
     written = seconds["clean"] + seconds["detail"] + seconds["motion"] + seconds["write"]
     overlaps = torch.get_num_threads() > 1 or plan.predictor.device.type == "cuda"
     both = max(predicted, written, seconds["decode"]) if overlaps else predicted + written + seconds["decode"]
     return TimeForecast(
-        seconds={name: seconds[name] + background.get(name, 0.0) for name in STAGES},
+        seconds={name: spent + background.get(name, 0.0) for name, spent in seconds.items()},
         total=both + sum(background.values()) + seconds["preview"] + seconds["check"],
         date=found.date,
     )
@@ -231,6 +228,7 @@ def _work(plan: RunPlan, lengths: Sequence[int]) -> dict[str, float]:
     maps = sum(transform.map_size[0] * transform.map_size[1] for transform in plan.map_transforms)
     refines = isinstance(plan.predictor, NetworkPredictor) and plan.predictor.network.config.matches is not None
     return {
+        "check": float(plan.evidence.will_check),
         "decode": instants * forecast.source_pixels * _DECODE_S,
         "network": forecast.network_tflop(lengths),
         "refine": float(instants * pairs) if refines and settings.refine else 0.0,
@@ -239,7 +237,6 @@ def _work(plan: RunPlan, lengths: Sequence[int]) -> dict[str, float]:
         "motion": float(plan.scene.num_times * forecast.flow_pixels),
         "write": float(plan.scene.num_times * maps),
         "preview": float(settings.preview),
-        "check": float(plan.evidence.will_check),
     }
 
 
