@@ -27,7 +27,7 @@ from torch import Tensor
 from page4d.errors import InputError
 from page4d.formats.ply import COLUMNS, PointCloud, colored_points, encode_ply, read_ply_header
 from page4d.installation import open3d_or_none, quiet, require_open3d
-from page4d.io.atomic import WrittenFile, atomic_path, describe_file, has_room_for, output_errors, write_bytes_atomic
+from page4d.io.atomic import WrittenFile, atomic_path, file_sha256, has_room_for, output_errors, write_bytes_atomic
 from page4d.io.json_records import format_json
 
 OUTLIER_NEIGHBOURS = 20
@@ -286,5 +286,5 @@ def _write_verified(
                     write(open3d, part)
                     if not (part.is_file() and is_complete(part)):
                         raise InputError("Open3D's file is incomplete", "write it without Open3D")
-                return describe_file(path)
+                return WrittenFile(path, path.stat().st_size, file_sha256(path))
     return write_bytes_atomic(path, encoded())

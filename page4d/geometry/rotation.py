@@ -149,25 +149,3 @@ def turn_up(up: ArrayLike, goal: ArrayLike) -> NDArray[np.float64]:
     cross = np.array([[0.0, -axis[2], axis[1]], [axis[2], 0.0, -axis[0]], [-axis[1], axis[0], 0.0]])
     rotation: NDArray[np.float64] = np.eye(3) + cross + cross @ cross / (1.0 + cosine)
     return rotation + 0.0  # no negative zeros
-
-
-_ROLL_DEG = 2.0
-"""Standard deviation of the roll of a camera that was set up level; two cameras do not show theirs."""
-
-_MAX_VERTICAL_STD_DEG = 5.0
-
-
-def level_axis(world_to_camera: Float[NDArray[np.float64], "T V 4 4"]) -> tuple[NDArray[np.float64], float] | None:
-    """Return the vertical [3] that the x axes of level cameras are perpendicular to, and its deviation in degrees.
-
-    Unlike the mean upward axis it does not depend on their pitch. None if it is not determined: of cameras that face
-    the same way, or are rolled.
-    """
-    poses = world_to_camera.reshape(-1, 4, 4)
-    values, vectors = np.linalg.eigh(poses[:, 0, :3].T @ poses[:, 0, :3] / len(poses))
-    roll, spread = np.sqrt(values[:2].clip(0.0))
-    mean = -poses[:, 1, :3].mean(axis=0)
-    axis: NDArray[np.float64] = vectors[:, 0] * np.sign(vectors[:, 0] @ mean)
-    deviation = np.hypot(_ROLL_DEG, np.degrees(roll)) / max(spread * world_to_camera.shape[1] ** 0.5, 1e-9)
-    is_determined = deviation <= _MAX_VERTICAL_STD_DEG and axis @ mean > np.linalg.norm(mean) / 2
-    return (axis, float(deviation)) if is_determined else None

@@ -242,11 +242,6 @@ def _write_all(handle: int, data: bytes) -> None:
         remaining = remaining[os.write(handle, remaining) :]
 
 
-def describe_file(path: Path) -> WrittenFile:
-    """Return size and SHA-256 of a complete file."""
-    return WrittenFile(path, path.stat().st_size, file_sha256(path))
-
-
 def has_room_for(path: Path, num_bytes: int) -> bool:
     """Return whether the disk and the limits of this process allow a file of this size."""
     longest = resource.getrlimit(resource.RLIMIT_FSIZE)[0]

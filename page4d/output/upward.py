@@ -6,8 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from page4d.choices import UpAxis, WorldFrame
-from page4d.geometry.rotation import level_axis
 from page4d.output.reader import Output
+
+_ROLL_DEG = 2.0
+"""Standard deviation of the roll of a camera that was set up level; two cameras do not show theirs."""
+
+_MAX_VERTICAL_STD_DEG = 5.0
 
 _SNAP_DEG = 10.0
 """Angle to the vertical of level cameras, or three deviations of that, up to which a calibration's axis is taken."""
@@ -49,7 +53,7 @@ def choose_up(
         return _axis(up, "given")
     if known is not None:
         return _axis(known, "the world is upright")
-    level = level_axis(world_to_camera)
+    level = _level_axis(world_to_camera)
     if level is None and not is_calibrated:
         return _axis(UpAxis.MINUS_Y, "the world is that of the first camera")
     upward = -world_to_camera[..., 1, :3].reshape(-1, 3).mean(axis=0) if level is None else level[0]
@@ -69,3 +73,19 @@ def choose_up(
 
 def _axis(axis: UpAxis, found: str) -> Upward:
     return Upward(axis=axis, vector=np.array(axis.vector), found=found)
+
+
+def _level_axis(world_to_camera: NDArray[np.float64]) -> tuple[NDArray[np.float64], float] | None:
+    """Return the vertical [3] that the x axes of level cameras [T, V] are normal to, and its deviation in degrees.
+
+    Unlike the mean upward axis it does not depend on their pitch. None if it is not determined: of cameras that face
+    the same way, or are rolled.
+    """
+    poses = world_to_camera.reshape(-1, 4, 4)
+    values, vectors = np.linalg.eigh(poses[:, 0, :3].T @ poses[:, 0, :3] / len(poses))
+    roll, spread = np.sqrt(values[:2].clip(0.0))
+    mean = -poses[:, 1, :3].mean(axis=0)
+    axis: NDArray[np.float64] = vectors[:, 0] * np.sign(vectors[:, 0] @ mean)
+    deviation = np.hypot(_ROLL_DEG, np.degrees(roll)) / max(spread * world_to_camera.shape[1] ** 0.5, 1e-9)
+    is_determined = deviation <= _MAX_VERTICAL_STD_DEG and axis @ mean > np.linalg.norm(mean) / 2
+    return (axis, float(deviation)) if is_determined else None
