@@ -16,6 +16,7 @@ from page4d.conventions import Scale
 from page4d.errors import UsageError
 from page4d.formats.calibrations import check_calibration_target, choose_format, read_calibration, write_calibration
 from page4d.formats.camera_model import CalibratedCamera, Calibration
+from page4d.formats.table import FORMATS
 from page4d.geometry.distortion import Distortion, LensModel
 from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.geometry.transforms import rigid
@@ -124,6 +125,20 @@ def test_cameras_of_caliscope_keep_their_numbers(names: tuple[str, ...], numbers
 )
 def test_the_format_follows_from_the_name(name: str, expected: CalibrationFormat) -> None:
     assert choose_format(Path(name), None) is expected
+
+
+@pytest.mark.parametrize("file_format", CalibrationFormat)
+def test_a_skew_is_written_or_refused(file_format: CalibrationFormat, tmp_path: Path) -> None:
+    path, (first, *others) = tmp_path / TARGETS[file_format], rig(file_format=file_format).cameras
+    skewed = replace(first, intrinsics=first.intrinsics + torch.tensor([[0, 3.0, 0], [0, 0, 0], [0, 0, 0]]))
+    written = replace(rig(), cameras=(skewed, *others))
+    if any(row.written is file_format and "skew" in row.cannot_hold for row in FORMATS):
+        with pytest.raises(UsageError, match=f"{first.name} has a skew that the format {file_format} cannot hold"):
+            write_calibration(written, path, file_format)
+    else:
+        write_calibration(written, path, file_format)
+        (found,) = (camera for camera in read_calibration(path).cameras if camera.name == first.name)
+        torch.testing.assert_close(found.intrinsics, skewed.intrinsics, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(("index", "problem"), [(1, "a name"), (4, "a fisheye lens")])
