@@ -45,11 +45,10 @@ class PixelSample:
     counted: int
 
 
-def sample_pixels(
-    comparison: Comparison, seed: int, step: Step, limit: int = MAX_FITTED_PIXELS
-) -> PixelSample | None:
-    """Collect the counted pixels of all frames, at most `limit` with equal shares per frame; None without any."""
+def sample_pixels(comparison: Comparison, seed: int, step: Step) -> PixelSample | None:
+    """Collect at most `MAX_FITTED_PIXELS` counted pixels, with equal shares per frame; None without any."""
     num_frames = sum(len(comparison.depth_views(index)) for index in comparison.instants)
+    share = MAX_FITTED_PIXELS // max(num_frames, 1)
     generator = torch.Generator().manual_seed(seed)
     parts: list[Float[Tensor, "3 n"]] = []
     known = counted = 0
@@ -57,8 +56,8 @@ def sample_pixels(
         for frame in comparison.depth_frames(index):
             chosen = frame.counted.flatten().nonzero()[:, 0]
             known, counted = known + int(frame.known.sum()), counted + len(chosen)
-            if len(chosen) > limit // num_frames:
-                chosen = chosen[torch.randperm(len(chosen), generator=generator)[: limit // num_frames]]
+            if len(chosen) > share:
+                chosen = chosen[torch.randperm(len(chosen), generator=generator)[:share]]
             maps = torch.stack([frame.prediction, frame.truth, frame.confidence])
             parts.append(maps.flatten(1)[:, chosen])
         step()

@@ -34,7 +34,7 @@ _share, _degrees = partial(percent_text, digits=1), partial(number_text, form="{
 
 @options.command
 def evaluate(
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="Output folder of a reconstruction.")],
+    out: Annotated[Path, options.Run],
     truth: Annotated[
         Path, typer.Argument(metavar="TRUTH", help="Ground truth folder, or a capture with a subfolder truth/.")
     ],

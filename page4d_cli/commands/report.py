@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from page4d.errors import counted, number_text, percent_text
 from page4d.io.atomic import check_file
 from page4d.options import OUTPUT, SCENE, Option
@@ -22,7 +20,7 @@ _MAX_PAIRS = 30
 
 @options.command
 def report(
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="Output folder of a reconstruction.")],
+    out: Annotated[Path, options.Run],
     scene: Annotated[
         Path | None,
         Option(

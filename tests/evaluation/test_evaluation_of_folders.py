@@ -367,7 +367,7 @@ class TestMatching:
 def test_alignments_of_large_captures_use_a_seeded_random_subset(perfect: Path, capture: Path, monkeypatch):
     from page4d.evaluation import depth as depth_report
 
-    monkeypatch.setattr(depth_report.sample_pixels, "__defaults__", (1200,))
+    monkeypatch.setattr(depth_report, "MAX_FITTED_PIXELS", 1200)
     first, second = (evaluate(perfect, capture, **SETTINGS) for _ in range(2))
     assert first == second
     assert first.depth.fitted_pixels == 1200
