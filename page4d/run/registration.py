@@ -214,12 +214,8 @@ def _advice(record: RegistrationRecord, scene: Scene, obstacles: Collection[str]
         others = [f"run {' and '.join(offers)}", *others]
     # People move: a view that alone fits none of the others may show them at other times.
     left = [camera.view for camera in record.cameras if not camera.placed]
-    if (
-        len(left) == 1
-        and not obstacles
-        and Evidence.PEOPLE in record.evidence
-        and scene.options.sync != SyncMode.PEOPLE
-    ):
+    may_be_late = Evidence.PEOPLE in record.evidence and scene.options.sync != SyncMode.PEOPLE
+    if len(left) == 1 and not obstacles and may_be_late:
         others = [f"the clock of {left[0]} may be wrong: try ⟨sync=people⟩ or ⟨sync=FILE⟩ first", *others]
     return ", or ".join(others)
 
