@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from page4d.errors import InputError
-from page4d.geometry.camera import MIN_Z, Cameras, normalize_pixels, pixel_grid
+from page4d.geometry.camera import MIN_DEPTH, Cameras, normalize_pixels, pixel_grid
 from page4d.geometry.rotation import (
     matrix_from_rotation_vector,
     mean_rotation,
@@ -359,6 +359,6 @@ def _agreement(
     maps = torch.stack([torch.where(masks[other], depth[other], 0.0), masks[other].double()], dim=1)
     found, whole = sample(maps, warped.pixels).unbind(1)
     visible = warped.visible(size) & mask[..., None] & (whole > 1 - 1e-6)
-    ratio = warped.depth.clamp(min=MIN_Z).log() - (found.clamp(min=MIN_Z) * scales).log()
+    ratio = warped.depth.clamp(min=MIN_DEPTH).log() - (found.clamp(min=MIN_DEPTH) * scales).log()
     agreeing = visible * torch.exp(-(ratio / _SIGMA).square() / 2)
     return agreeing.sum(dim=(0, 1)), visible.double().sum(dim=(0, 1)), mask.double().sum()

@@ -15,7 +15,7 @@ from page4d.errors import ShapeError
 from page4d.geometry.rotation import matrix_from_quaternion, quaternion_from_matrix, wxyz_from_xyzw, xyzw_from_wxyz
 from page4d.geometry.transforms import camera_centers, invert_rigid, rigid, transform_points
 
-MIN_Z = 1e-6
+MIN_DEPTH = 1e-6
 """Points of a smaller z-depth, also those behind a camera, are projected as if they had this one."""
 
 
@@ -199,7 +199,7 @@ def fit_intrinsics(
     falls back to the longer image side.
     """
     height, width = local_points.shape[-3:-1]
-    depth = local_points[..., 2].clamp(min=MIN_Z)
+    depth = local_points[..., 2].clamp(min=MIN_DEPTH)
     weights = torch.ones_like(depth) if weights is None else weights
 
     def mean(values: Tensor) -> Tensor:

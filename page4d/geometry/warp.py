@@ -13,7 +13,8 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 from torch.nn import functional
 
-from page4d.geometry.camera import MIN_Z, Cameras, camera_rays, has_depth
+from page4d.geometry.camera import MIN_DEPTH as MIN_DEPTH
+from page4d.geometry.camera import Cameras, camera_rays, has_depth
 from page4d.geometry.transforms import camera_centers
 
 
@@ -23,7 +24,7 @@ class WarpedPixels(NamedTuple):
     pixels: Float[Tensor, "*batch 2"]
     depth: Float[Tensor, "*batch"]
 
-    def visible(self, size: Sequence[int], min_depth: float | Tensor = MIN_Z) -> Bool[Tensor, "*batch"]:
+    def visible(self, size: Sequence[int], min_depth: float | Tensor = MIN_DEPTH) -> Bool[Tensor, "*batch"]:
         """Return the mask of positions inside a target image of (height, width), beyond a minimum depth."""
         visible = self.depth > min_depth
         for position, length in zip(self.pixels.unbind(dim=-1), (size[1], size[0]), strict=True):
@@ -57,7 +58,7 @@ class RayWarp(NamedTuple):
 
         return RayWarp(moved(self.directions), moved(self.origin))
 
-    def at(self, depth: Float[Tensor, "*rays"], min_depth: float | Tensor = MIN_Z) -> WarpedPixels:
+    def at(self, depth: Float[Tensor, "*rays"], min_depth: float | Tensor = MIN_DEPTH) -> WarpedPixels:
         """Warp points on the rays; points nearer than `min_depth`, or behind the camera, are projected from there."""
         across, down, ahead = (
             torch.addcmul(origin, direction, depth)
@@ -71,7 +72,7 @@ class RayWarp(NamedTuple):
         warped = self.at(depth)
         (across, down, ahead), (column, row) = self.directions.unbind(-1), warped.pixels.unbind(-1)
         slope = torch.hypot(across - column * ahead, down - row * ahead)
-        found: Tensor = depth * slope / warped.depth.clamp(min=MIN_Z) * warped.visible(size)
+        found: Tensor = depth * slope / warped.depth.clamp(min=MIN_DEPTH) * warped.visible(size)
         return found
 
 
@@ -263,7 +264,7 @@ def _compare(
     tolerance = torch.full_like(own, TOLERANCE)
     if spread is not None:
         tolerance = (tolerance + (spread[0] + spread[1][row, column])).clamp(max=MAX_TOLERANCE)
-    beyond = warped.depth.clamp(min=MIN_Z).log() - around(other, column, row)
+    beyond = warped.depth.clamp(min=MIN_DEPTH).log() - around(other, column, row)
     # No comparison with NaN holds: of the pixels around, those with depth count.
     confirms = (beyond.abs() <= tolerance).any(dim=0)
     sees_through = (beyond < -tolerance).any(dim=0) & ~(beyond >= -tolerance).any(dim=0)

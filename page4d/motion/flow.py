@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from page4d.conventions import PIXEL_CENTER
-from page4d.geometry.camera import MIN_Z, Cameras, normalize_pixels, pixel_grid, project
+from page4d.geometry.camera import MIN_DEPTH, Cameras, normalize_pixels, pixel_grid, project
 from page4d.geometry.transforms import transform_points
 from page4d.geometry.warp import WarpedPixels, compared_views, pixel_indices, sample
 
@@ -408,11 +408,11 @@ def _residual(
     rotation, matrix = other.world_to_camera[:3, :3], other.intrinsics
     point = transform_points(other.world_to_camera, origin + rays * depth[:, None])
     direction = rays @ rotation.T
-    z = point[:, 2].clamp(min=MIN_Z)
+    z = point[:, 2].clamp(min=MIN_DEPTH)
     plane = point[:, :2] / z[:, None]
     slope = (direction[:, :2] - plane * direction[:, 2:]) / z[:, None]
     residual = plane @ matrix[:2, :2].T + matrix[:2, 2] - end
-    return residual, slope @ matrix[:2, :2].T, point[:, 2] > MIN_Z
+    return residual, slope @ matrix[:2, :2].T, point[:, 2] > MIN_DEPTH
 
 
 def _epipolar_distance(origin: Tensor, rays: Tensor, depth: Tensor, other: Cameras, end: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from page4d.formats.maps import DYNAMIC_THRESHOLD
-from page4d.geometry.camera import MIN_Z, Cameras, camera_rays
+from page4d.geometry.camera import MIN_DEPTH, Cameras, camera_rays
 from page4d.geometry.statistics import MAD_TO_STD
 from page4d.geometry.warp import Agreement, compared_views, measure_agreement, pixel_indices, ray_warp, sample
 from page4d.networks.layers.execution import on_threads
@@ -173,7 +173,7 @@ def measured_spread(log_depth: Float[Tensor, "V H W"], known: Bool[Tensor, "V H 
         for other in compared_views(cameras, view):
             warped = ray_warp(rays, cameras[view], cameras[other]).to(log_depth).at(log_depth[view].exp())
             column, row = pixel_indices(warped.pixels, size)
-            beyond = (warped.depth.clamp(min=MIN_Z).log() - log_depth[other, row, column]).abs()
+            beyond = (warped.depth.clamp(min=MIN_DEPTH).log() - log_depth[other, row, column]).abs()
             counts = warped.visible(size) & known[view] & known[other, row, column]
             found.append(beyond[counts & (beyond < _SAME_SURFACE)])
     differences = torch.cat(found) if found else log_depth.new_zeros(0)
@@ -218,7 +218,7 @@ def _evidence(
     points, origin = warp.directions[0, 0] * log_depth.reshape(-1, 1).exp(), warp.origin.flatten()
     if kernels.apply_to(points, *other):
         surface = torch.stack(other, dim=-1)
-        found = kernels.compare_surface(points, origin, hypotheses.exp(), surface, MIN_Z, _FREE_SPACE)
+        found = kernels.compare_surface(points, origin, hypotheses.exp(), surface, MIN_DEPTH, _FREE_SPACE)
         return found.view(len(hypotheses), *log_depth.shape)
     across, down, ahead = points.unbind(-1)
     likelihood = log_depth.new_empty(len(hypotheses), log_depth.numel())
@@ -227,15 +227,15 @@ def _evidence(
         part = slice(start, start + at_once)
         factor = hypotheses[part, None].exp()
         distance = torch.addcmul(origin[2], ahead, factor)
-        scale = distance.clamp(min=MIN_Z).reciprocal()
+        scale = distance.clamp(min=MIN_DEPTH).reciprocal()
         column = torch.addcmul(origin[0], across, factor).mul_(scale)
         row = torch.addcmul(origin[1], down, factor).mul_(scale)
-        visible = (distance > MIN_Z) & (column > 0) & (column < width) & (row > 0) & (row < height)
+        visible = (distance > MIN_DEPTH) & (column > 0) & (column < width) & (row > 0) & (row < height)
         index = row.nan_to_num_().clamp_(0, height - 1).long().mul_(width)
         index += column.nan_to_num_().clamp_(0, width - 1).long()
         # A third of the time of indexing.
         here = _Surface(*(one.flatten().index_select(0, index.flatten()).view(index.shape) for one in other))
-        beyond = distance.clamp_(min=MIN_Z).log_().sub_(here.log_depth).div_(here.spread)
+        beyond = distance.clamp_(min=MIN_DEPTH).log_().sub_(here.log_depth).div_(here.spread)
         support = beyond.square().mul_(-0.5).exp_().mul_(here.support)
         support -= here.violation * (beyond < -_FREE_SPACE)
         likelihood[part] = torch.where(visible & ~support.isnan(), support, 0.0)

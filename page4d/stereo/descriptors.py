@@ -19,7 +19,7 @@ from torch.nn import functional
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from page4d.errors import CapabilityError
-from page4d.geometry.camera import MIN_Z, Cameras, camera_rays, resize_intrinsics
+from page4d.geometry.camera import MIN_DEPTH, Cameras, camera_rays, resize_intrinsics
 from page4d.geometry.warp import RayWarp, ray_warp, sample, sample_grid, viewing_angles, window_means
 from page4d.io.folders import CachedFiles
 from page4d.stereo import kernels
@@ -183,11 +183,11 @@ def similarity(
     depth = log_depth.exp()
     warp = ray_warp(camera_rays(camera.intrinsics.to(depth), source.size), camera, other)
     warped = warp.at(depth)
-    behind = warped.depth.clamp(min=MIN_Z).log() - sample(other_log_depth[:, None], warped.pixels)[:, 0]
+    behind = warped.depth.clamp(min=MIN_DEPTH).log() - sample(other_log_depth[:, None], warped.pixels)[:, 0]
     shown = warped.visible(target.size) & (behind < _MAX_LOG_FACTOR)
     shown &= viewing_angles(depth, camera, other) <= _MAX_ANGLE_DEG
     error = window_means(behind.clamp(-_MAX_LOG_FACTOR, _MAX_LOG_FACTOR).square() * shown, _NEIGHBOURHOOD)
-    error = error / window_means(shown.to(error), _NEIGHBOURHOOD).clamp(min=MIN_Z)
+    error = error / window_means(shown.to(error), _NEIGHBOURHOOD).clamp(min=MIN_DEPTH)
     sigma = (error / 2 + (_PREDICTED_SHARE * predicted).square()).sqrt()  # both maps have a half of the error
     weight = (warp.pixels_per_log_depth(depth, target.size) * sigma / _CELLS).clamp(max=1) * shown
     place = RayWarp(*(part[:, None] for part in warp)).on_grid(target.size)
@@ -210,12 +210,12 @@ def _products(
 ) -> Float[Tensor, "B K h w"]:
     """Return the scalar products of descriptors for every factor of depth; 0 where the cell is not visible."""
     if kernels.apply_to(source, target, depth):
-        return kernels.compare(source, target, warp, depth, factors, MIN_Z)
+        return kernels.compare(source, target, warp, depth, factors, MIN_DEPTH)
     found = depth.new_zeros(len(depth), len(factors), *depth.shape[1:])
     at_once = max(1, _MAX_DESCRIPTORS // source.numel())
     for start in range(0, len(factors), at_once):
         part = slice(start, start + at_once)
         grid, target_depth = warp.at(depth[:, None] * factors[part])  # B K h w
-        visible = (target_depth > MIN_Z) & (grid.abs() < 1).all(dim=-1)
+        visible = (target_depth > MIN_DEPTH) & (grid.abs() < 1).all(dim=-1)
         found[:, part] = (source[:, :, None] * sample_grid(target, grid)).sum(dim=1) * visible
     return found

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from page4d.geometry.camera import MIN_Z, Cameras, camera_rays, resize_intrinsics
+from page4d.geometry.camera import MIN_DEPTH, Cameras, camera_rays, resize_intrinsics
 from page4d.geometry.statistics import MAD_TO_STD
 from page4d.geometry.transforms import move_origin
 from page4d.geometry.warp import compared_views, ray_warp, sample, window_means
@@ -139,7 +139,7 @@ def move_onto_planes(
             deviation = _color_deviation(pixels.log_depth + change, within, view, others, images, cameras)
             similar = known[view] & (deviation <= _DEVIATION)
             if bool((within & similar).any()):
-                spread = (MAD_TO_STD * residual[within & similar].median()).clamp(min=MIN_Z)
+                spread = (MAD_TO_STD * residual[within & similar].median()).clamp(min=MIN_DEPTH)
                 cost = (residual / spread).square() + deviation.square()
                 own = similar & (residual <= (_REACH * spread).clamp(max=_MAX_REACH)) & (cost < least)
                 moved[view] = torch.where(own, pixels.log_depth + change, moved[view])
@@ -165,7 +165,7 @@ def _best_change(
 ) -> Int[Tensor, "H W"]:
     """Return after which change of a view's log depth pictures correlate best at, and around, pixels; 0 for none."""
     windows, depth, size = Windows.of(images[[view]]), log_depth.exp(), (log_depth.shape[0], log_depth.shape[1])
-    factors = torch.cat([torch.zeros_like(changes[:1]), changes]).exp().clamp(max=1 / MIN_Z)
+    factors = torch.cat([torch.zeros_like(changes[:1]), changes]).exp().clamp(max=1 / MIN_DEPTH)
     total, count = torch.zeros_like(factors), torch.zeros_like(factors)
     for other in compared_views(cameras, view):
         pair = (cameras[view], cameras[other])
@@ -214,7 +214,7 @@ def _fitted_planes(
             total = torch.zeros(())
             for (view, other), mask in masks:
                 factors = torch.ones(1, 1, 1) if planes is None else pixels.at(view).log_factors(planes).exp()
-                factors = factors.clamp(max=1 / MIN_Z)
+                factors = factors.clamp(max=1 / MIN_DEPTH)
                 windows, rig = Windows.of(images[[view]]), (cameras[[view]], cameras[[other]])
                 found = correlate(windows, images[[other]], *rig, depth[[view]], factors, _MIN_VARIANCE)
                 total = total + (found[0] * mask[:, None]).sum(dim=(0, 2))
@@ -308,7 +308,7 @@ def _color_deviation(
     those `within` the plane.
     """
     deviation, size = torch.full_like(log_depth, torch.inf), log_depth.shape
-    depth = log_depth.exp().clamp(max=1 / MIN_Z)
+    depth = log_depth.exp().clamp(max=1 / MIN_DEPTH)
     for other in others:
         warp = ray_warp(camera_rays(cameras.intrinsics[view], size), cameras[view], cameras[other]).to(depth)
         warped = warp.at(depth)
@@ -328,5 +328,5 @@ def _color_deviation(
 
 def _in_deviations(difference: Float[Tensor, "3 H W"], of: Bool[Tensor, "H W"]) -> Float[Tensor, "H W"]:
     distance = window_means(difference, _WINDOW).abs().mean(dim=0)
-    found: Tensor = distance / (MAD_TO_STD * distance[of].median()).clamp(min=MIN_Z)
+    found: Tensor = distance / (MAD_TO_STD * distance[of].median()).clamp(min=MIN_DEPTH)
     return found
