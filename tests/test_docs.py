@@ -12,6 +12,7 @@ from typer.main import get_command
 import page4d
 from page4d.choices import SyncMode
 from page4d.errors import Page4DError
+from page4d.output.rig_record import Evidence
 from page4d_cli.command_line import app
 
 ROOT = Path(__file__).parents[1]
@@ -103,16 +104,16 @@ def test_every_option_exists(document: Path) -> None:
 
 
 def test_what_has_a_name_is_described() -> None:
-    """Commands anywhere, modes of clocks on the page on clocks, and classes of errors with their exit codes."""
+    """Commands anywhere, modes of clocks, kinds of evidence, and classes of errors with their exit codes."""
     command = get_command(app)
     assert isinstance(command, typer.core.TyperGroup)
     code = "\n".join(block for document in CURRENT for block in code_of(document))
     assert not [name for name in command.commands if f"page4d {name}" not in code]
     clocks = (ROOT / "docs" / "real_rigs.md").read_text()
     assert not [mode for mode in SyncMode if f"--sync {mode}" not in clocks]
-    rows = re.findall(
-        r"^\| ([\d, ]+) \| .+ \| `(\w+Error)` \|$", (ROOT / "docs" / "formats.md").read_text(), re.MULTILINE
-    )
+    formats = (ROOT / "docs" / "formats.md").read_text()
+    assert not [kind for kind in Evidence if f"`{kind}`" not in formats]
+    rows = re.findall(r"^\| ([\d, ]+) \| .+ \| `(\w+Error)` \|$", formats, re.MULTILINE)
     described = {name: codes.split(", ") for codes, name in rows}
     classes = {kind.__name__: str(kind.exit_code) for kind in Page4DError.__subclasses__() if kind.exit_code != 1}
     assert described.keys() == classes.keys()
