@@ -12,6 +12,7 @@ from typer.main import get_command
 import page4d
 from page4d.choices import SyncMode
 from page4d.errors import Page4DError
+from page4d.options import in_options
 from page4d.output.rig_record import Evidence
 from page4d_cli.command_line import app
 
@@ -101,6 +102,13 @@ def test_every_option_exists(document: Path) -> None:
     named = {option for code in code_of(document) for option in _OPTION.findall(code)}
     others = {f"--{name}" for names in _TOOL_OPTIONS.values() for name in names.split()}
     assert not sorted(named - options_of_all_commands() - others)
+
+
+def test_every_option_in_a_message_exists() -> None:
+    texts = [file.read_text() for folder in ("page4d", "page4d_cli") for file in (ROOT / folder).rglob("*.py")]
+    named = {mark for text in texts for mark in re.findall(r"⟨[a-z_0-9]+(?:=[^⟩{]+)?⟩", text)}
+    assert len(named) > 100
+    assert not {option for mark in named if (option := in_options(mark).split()[0]) not in options_of_all_commands()}
 
 
 def test_what_has_a_name_is_described() -> None:
