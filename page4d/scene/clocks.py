@@ -18,7 +18,7 @@ from page4d.io import documents
 from page4d.io.documents import DocumentError, DocumentMissingError
 from page4d.io.input_files import composed, missing_path_hint
 from page4d.scene.images import ImageFolderSource
-from page4d.scene.records import SYNC_HINT, Clock, FrameSource
+from page4d.scene.records import MEASURED, SYNC_HINT, Clock, FrameSource
 from page4d.scene.sound import AudioOffset, correlate_audio
 from page4d.scene.stamps import DAY_NS, NS, TABLE_HINT, Stamps, date_in, find_stamp_tables, is_stamp_table
 from page4d.scene.timeline import DROPPED, timing
@@ -64,7 +64,7 @@ def describe_clocks(method: str, clocks: Sequence[Clock], sync: object) -> str:
         if sync == SyncMode.NONE:
             return "all views start together, as ⟨sync=none⟩ states"
         nothing = "no sync file, common time codes, time stamps or frame numbers"
-        measures = "⟨sync=people⟩, ⟨sync=motion⟩ or, with sound, ⟨sync=audio⟩ measures it"
+        measures = f"{MEASURED} or, with sound, ⟨sync=audio⟩ measures it"
         return f"assumed to start together ({nothing}); {measures}"
     starts, rates = ([getattr(clock, name) for clock in clocks] for name in ("offset_s", "rate"))
     drift = f", rates {min(rates):.7g} to {max(rates):.7g}" if max(rates) > min(rates) else ""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, PlainSerializer, TypeAdapter
 from torch import Tensor
 
-from page4d.choices import MaskMeaning, UpAxis
+from page4d.choices import MEASURED_CLOCKS, MaskMeaning, UpAxis
 from page4d.conventions import METRIC_DEPTH_SCALE, Scale
 from page4d.errors import Notice, UsageError, counted
 from page4d.formats.build import orthonormalized
@@ -28,10 +28,8 @@ from page4d.scene.image_file import Image
 Seconds = Annotated[float, Field(ge=-1e12, le=1e12)]
 """An instant; file names may number frames by their date in milliseconds."""
 
-SYNC_HINT = (
-    "pass another of ⟨sync=audio⟩, ⟨sync=people⟩, ⟨sync=motion⟩, ⟨sync=FILE⟩ and ⟨sync=none⟩, "
-    "or leave the view out (⟨views⟩)"
-)
+MEASURED = ", ".join(f"⟨sync={mode}⟩" for mode in MEASURED_CLOCKS)
+SYNC_HINT = f"pass another of ⟨sync=audio⟩, {MEASURED}, ⟨sync=FILE⟩ and ⟨sync=none⟩, or leave the view out (⟨views⟩)"
 """What to do about clocks that are not determined."""
 
 
