@@ -86,6 +86,12 @@ def test_an_entry_is_complete(entry: CatalogueEntry) -> None:
 
 
 @entries
+def test_a_converted_file_records_the_licence_of_the_catalogue(entry: CatalogueEntry) -> None:
+    of_family = FAMILIES[Family(entry.family)].licence
+    assert entry.licence.replace("-", " ").replace("not stated", "none stated") in of_family.replace("-", " ")
+
+
+@entries
 def test_only_licences_that_permit_it_are_commercial(entry: CatalogueEntry) -> None:
     assert entry.commercial == (entry.licence == "Apache-2.0" or entry.name == "vggt-commercial")
     assert not entry.gated or entry.repository.startswith("facebook/")
