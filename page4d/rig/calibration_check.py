@@ -448,7 +448,8 @@ def _moved_camera(check: _Check, progress: Progress) -> FindingRecord | None:
     shift = float(np.linalg.norm(given.center - camera.center))
     reach = float(np.mean([np.linalg.norm(other.center - given.center) for other in check.cameras]))
     displaced = not is_turn and shift >= MIN_SHIFT * reach
-    least = MIN_TEXTURE_TURN_DEG if all(map(check.is_texture, check.touched([view]))) else MIN_TURN_DEG
+    by_people = not all(map(check.is_texture, check.touched([view])))
+    least = MIN_TURN_DEG if by_people else MIN_TEXTURE_TURN_DEG
     if angle < least and not displaced:
         return None
     where = ""
@@ -456,7 +457,7 @@ def _moved_camera(check: _Check, progress: Progress) -> FindingRecord | None:
         turned = f" and turned by {angle:.0f} degrees" if angle >= 5 else ""
         where = f"{shift:.3g} {check.scale.symbol} from its place{turned}"
     certainty: Certainty = "certain" if score <= CERTAIN_SHARE * better else "likely"
-    return _pose_finding([check.names[view]], angle, (score, better), certainty, where)
+    return _pose_finding([check.names[view]], angle, (score, better), certainty, where, by_people=by_people)
 
 
 def _refit(check: _Check, view: int) -> list[tuple[_Fit, RigCamera, int, bool]]:
@@ -478,9 +479,18 @@ def _refit(check: _Check, view: int) -> list[tuple[_Fit, RigCamera, int, bool]]:
 
 
 def _pose_finding(
-    names: Sequence[str], angle_deg: float, scores: tuple[float, float], certainty: Certainty, where: str = ""
+    names: Sequence[str],
+    angle_deg: float,
+    scores: tuple[float, float],
+    certainty: Certainty,
+    where: str = "",
+    *,
+    by_people: bool = False,
 ) -> FindingRecord:
-    """Report a camera, or one of two, that is turned, or elsewhere; scores are those given, and of the correction."""
+    """Report a camera, or one of two, that is turned, or elsewhere; scores are those given, and of the correction.
+
+    People fit another pose also where a clock is wrong.
+    """
     named = listed(names, separator=" or ")
     what = where or f"turned by {angle_deg:.0f} degrees"
     return FindingRecord(
@@ -488,7 +498,7 @@ def _pose_finding(
         views=tuple(names),
         certainty=certainty,
         what=f"{named} is {what}: {_figures(*scores)} after correction",
-        fix=in_options(f"calibrate {named} again, or leave its pose out (⟨poses=predicted⟩)"),
+        fix=in_options(f"{'check the clocks, ' * by_people}calibrate {named} again, or name it by ⟨again⟩"),
         score=scores[0],
         better_score=scores[1],
         angle_deg=angle_deg,

@@ -136,6 +136,7 @@ def test_texture_names_faults_and_confirms_what_it_determines(
     )
     assert record.verdict.startswith("no fault" if unconfirmed == () else "" if fault else "not confirmed: cam")
     assert unconfirmed is None or record.unconfirmed == unconfirmed
+    assert all(finding.fault == "contradicted" or "clocks" not in finding.fix for finding in record.findings)
 
 
 def test_a_right_calibration_needs_no_best_poses_and_no_pair_of_confirmed_cameras() -> None:
@@ -193,6 +194,7 @@ def test_a_displaced_camera_is_named() -> None:
     (finding,) = check_calibration(NAMES, [cameras[0], moved, *cameras[2:]], people, scale=Scale.METRIC).findings
     assert finding.views == ("cam02",)
     assert re.match(r"cam02 is 1\.\d+ m from its place", finding.what)
+    assert finding.fix.startswith("check the clocks, calibrate cam02 again")
 
 
 def test_camera_to_world_poses_and_another_image_size_are_named() -> None:
