@@ -398,8 +398,7 @@ class BoardViews:
             if excess[worst] <= 1 or len(part) < 2:
                 break
             self.reasons[worst] = (
-                f"it does not fit the others (median residual {self._residual(worst):.1f} px): "
-                "the camera moves, or its clock is wrong"
+                f"it does not fit the others (median residual {self._residual(worst):.1f} px): {_UNFIT}"
             )
         lens_std, self.clock_std = self.problem.deviations(self.state)
         self.focal_std = lens_std[:, :2].max(1) / self.state.lenses[:, 0]
@@ -475,7 +474,8 @@ class BoardViews:
         if len(placed) < needed:
             left = dict.fromkeys(placed, "no other view is left that shows the board with it")
             reasons = [f"{self.names[view]}: {one[view]}" for one in (self.reasons, left) for view in sorted(one)]
-            raise InputError(f"the board determines too few cameras: {'; '.join(reasons)}", _FILM_HINT)
+            hint = _CLOCK_HINT if any(_UNFIT in reason for reason in self.reasons.values()) else _FILM_HINT
+            raise InputError(f"the board determines too few cameras: {'; '.join(reasons)}", hint)
         state, views = self.state, range(len(self.names))
         standing = self._standing(placed)
         world = np.linalg.inv(state.cameras[placed[0]] if standing is None else np.array(standing.transform))
@@ -618,6 +618,8 @@ _FILM = (
     "cameras at once"
 )
 _FILM_HINT = f"{_FILM}; or give ⟨lenses⟩ or ⟨intrinsics⟩"
+_UNFIT = "the camera moves, or its clock is wrong"
+_CLOCK_HINT = "state the offsets of the clocks (⟨sync=FILE⟩, or ⟨sync=audio⟩ measures them), and film on tripods"
 
 
 def coverage(sightings: Sequence[Sighting], size: tuple[int, int]) -> float:

@@ -624,6 +624,15 @@ def test_too_few_cameras_are_refused_with_a_reason_for_each_the_cause_first(chan
         BoardViews("ab", [SIZE] * 2, evidence, given=given).result()
 
 
+def test_too_few_cameras_for_a_wrong_clock_have_a_hint_to_the_clocks() -> None:
+    _, evidence = rig(views=(0, 1))
+    moved = [replace(one, pixels=one.pixels + 60 * (one.pose % 2) * one.view) for one in evidence.shared]
+    evidence = replace(evidence, shared=moved)
+    with pytest.raises(InputError, match=r"too few cameras: .*its clock is wrong") as refused:
+        BoardViews("ab", [SIZE] * 2, evidence, given=KNOWN[:2]).result()
+    assert "offsets of the clocks" in refused.value.hint
+
+
 def test_a_view_in_too_few_pictures_for_a_lens_does_not_disturb_the_others() -> None:
     cameras, evidence = rig()
     found = BoardViews("abc", [SIZE] * 3, without_view(evidence, 0, lambda pose: pose < 3)).result()
