@@ -1,6 +1,7 @@
 """Cameras, depth and motion of a range of instants: predicted, measured or rendered, and true."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import get_args
 
 from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
@@ -46,25 +47,13 @@ class Predictions:
 
     def __post_init__(self) -> None:
         maps = tuple(self.depth.shape)
-        expected = {
-            "times": (maps[1],),
-            "cameras": maps[:3],
-            "images": (*maps[:3], 3, *maps[3:]),
-            "valid": maps,
-            "depth_confidence": maps,
-            "dynamic": maps,
-            "static": maps,
-            "agreement": maps,
-            "velocity": (*maps, 3),
-            "velocity_sigma": maps,
-            "faults": maps[:3],
-        }
-        for name, shape in expected.items():
-            value = getattr(self, name)
-            found = tuple(value.world_to_camera.shape[:-2]) if name == "cameras" else value
-            found = found.confirmed if isinstance(found, Agreement) else found
-            found = tuple(found.shape) if isinstance(found, Tensor) else found
-            if found is not None and found != shape:
+        sides = dict(zip("BTVHW", maps, strict=True)) | {"3": 3}
+        tensors = {**vars(self), "cameras": self.cameras.world_to_camera[..., 0, 0]}
+        if self.agreement is not None:
+            tensors["agreement"] = self.agreement.confirmed
+        for name, axes in _AXES.items():
+            shape = tuple(sides[axis] for axis in axes.split())
+            if tensors[name] is not None and (found := tuple(tensors[name].shape)) != shape:
                 raise ShapeError(
                     f"predictions: {name} has shape {found}, depth {maps}", f"pass {name} of shape {shape}"
                 )
@@ -122,6 +111,15 @@ class Predictions:
     def clone(self) -> "Predictions":
         """Copy the tensors, so that a slice does not keep its whole chunk in memory."""
         return clone_tensors(self)
+
+
+_AXES: dict[str, str] = {
+    field.name: kind.dim_str
+    for field in fields(Predictions)
+    for kind in (field.type, *get_args(field.type))
+    if hasattr(kind, "dim_str")
+} | {"cameras": "B T V", "agreement": "B T V H W"}
+"""Axes of the tensors of predictions."""
 
 
 @dataclass(frozen=True, kw_only=True)

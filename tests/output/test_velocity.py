@@ -106,6 +106,15 @@ def test_tracks_are_read_back_and_other_files_refused(tmp_path: Path) -> None:
         replace(tracks, start=np.zeros(3, np.int32))
 
 
+def test_tensors_of_other_axes_are_refused() -> None:
+    capture = with_velocity(made_capture(2, 28, ((120, 160),)), (1.0, 0.0, 0.0))
+    for name in ("times", "images", "valid", "depth_confidence", "dynamic", "velocity", "velocity_sigma"):
+        with pytest.raises(ShapeError, match=f"predictions: {name} has shape"):
+            replace(capture, **{name: getattr(capture, name)[..., :-1]})
+    with pytest.raises(ShapeError, match="predictions: cameras has shape"):
+        replace(capture, cameras=capture.cameras[:, :1])
+
+
 def test_filters_keep_the_velocity_of_every_point(open3d: ModuleType) -> None:
     capture = with_velocity(made_capture(1, 112), (10.5, -1.0, 0.25))
     assert open3d is not None
