@@ -1,6 +1,6 @@
 """Records of an evaluation, the structure of its JSON. Lengths are in the unit of the truth; None means no data."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from jaxtyping import Float
@@ -292,6 +292,5 @@ def depth_errors(sums: Float[Tensor, "8 ..."]) -> DepthErrors:
     pixels, *totals = (part.sum() for part in sums)
     abs_rel, sq_rel, square, log_square, *deltas = (total / pixels for total in totals)
     means = (abs_rel, sq_rel, square.sqrt(), log_square.sqrt(), *deltas)
-    names = ("abs_rel", "sq_rel", "rmse", "log_rmse", "delta1", "delta2", "delta3")
-    found = {name: finite(float(mean)) for name, mean in zip(names, means, strict=True)}
-    return DepthErrors(pixels=int(pixels), **found)
+    values: list[Any] = [int(pixels), *(finite(float(mean)) for mean in means)]
+    return DepthErrors(**{field.name: value for field, value in zip(fields(DepthErrors), values, strict=True)})
