@@ -46,7 +46,7 @@ def lenses_of(
     are not used, and which has all views or not `for_all`; `focal` ("1450" px or "26mm" for all views,
     "cam01=1450,cam02=26mm" for some); the scene's calibration, for a view that is registered again; EXIF or the
     metadata of a video; the start value `START_FOCAL`. Without a calibration the principal point is the centre of the
-    image. What is assumed of the lenses of `intrinsics`, and doubts about them, are notices.
+    image. What is assumed of the lenses of a file, and doubts about them, are notices.
 
     Raises:
         UsageError: if `focal` cannot be read, names a view that does not exist or has a camera, or no lens has this
@@ -56,18 +56,19 @@ def lenses_of(
     options, named = scene.options, {} if focal is None else _parse(focal, scene.view_names)
     known = {view.name: _given(view.camera, view.source.size) for view in scene.views if view.camera is not None}
     of_file: dict[str, Lens] = {}
+    notices: tuple[Notice, ...] = ()
     if intrinsics is not None:
         of_file, notices = _calibrated(scene, intrinsics)
-        if notify is not None:
-            for notice in notices:
-                notify(notice)
         missing = [name for name in scene.view_names if name not in of_file.keys() | known.keys()]
         if missing and for_all:
             hint = "rename the videos, or select those with a camera by ⟨views⟩"
             raise InputError(f"{intrinsics.name} has no camera for {listed(missing)}", hint)
     elif options.again and options.calibration is not None:
-        calibrated = _calibrated(scene, options.calibration)[0]
+        calibrated, notices = _calibrated(scene, options.calibration)
         of_file = {name: lens for name, lens in calibrated.items() if name not in named}
+    for notice in notices:
+        if notify is not None and notice not in scene.notices:
+            notify(notice)
     if focal is not None and "=" in focal and (both := sorted(named.keys() & known.keys())):
         raise UsageError(f"⟨focal={focal}⟩: {both[0]} has its lens from {scene.calibration}", "leave it out")
     found = of_file | known

@@ -119,7 +119,7 @@ def register_scene(
     settings = pixels.settings
     if settings.register is Registration.PEOPLE and not is_fetched():
         raise WeightsError("the model of body keypoints was not fetched", f"run {PEOPLE.offer}")
-    if settings.intrinsics is not None:
+    if settings.intrinsics is not None or pixels.scene.options.again:
         pixels.lenses = lenses_of(pixels.scene, settings.focal, settings.intrinsics, notify=notify)
     moving = set() if is_static else _moving(pixels.motions)
     left = dict.fromkeys(sorted(moving), CAMERA_MOVES) | pixels.obstacles

@@ -149,6 +149,13 @@ def test_views_that_a_calibration_lacks_or_that_moved_are_registered_in_its_worl
     assert (after.scale, after.names) == (Scale.METRIC, before.names)
     for one, other, view in zip(before.cameras, after.cameras, range(3), strict=True):
         assert (one.world_to_camera.tolist() == other.world_to_camera.tolist()) == (view != 1)
+    document = json.loads(Path("old.json").read_text())
+    for camera in document["cameras"].values():
+        camera |= {"width": 2 * camera["width"], "height": 2 * camera["height"]}
+    Path("old.json").write_text(json.dumps(document))
+    assert run([*arguments, "--again", "cam02", "--calib-resize", "scale", "--overwrite"]) == 0
+    printed = capsys.readouterr().err
+    assert [printed.count(f"{name}: calibration is for") for name in ("cam01", "cam02", "cam03")] == [1, 1, 1]
 
 
 def test_known_cameras_keep_their_coordinates_in_a_survey():
