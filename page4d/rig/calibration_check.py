@@ -457,7 +457,9 @@ def _moved_camera(check: _Check, progress: Progress) -> FindingRecord | None:
         turned = f" and turned by {angle:.0f} degrees" if angle >= 5 else ""
         where = f"{shift:.3g} {check.scale.symbol} from its place{turned}"
     certainty: Certainty = "certain" if score <= CERTAIN_SHARE * better else "likely"
-    return _pose_finding([check.names[view]], angle, (score, better), certainty, where, by_people=by_people)
+    return _pose_finding(
+        [check.names[view]], angle, (score, better), certainty, where, is_loose=by_people and better < _GOOD_FIT
+    )
 
 
 def _refit(check: _Check, view: int) -> list[tuple[_Fit, RigCamera, int, bool]]:
@@ -485,11 +487,11 @@ def _pose_finding(
     certainty: Certainty,
     where: str = "",
     *,
-    by_people: bool = False,
+    is_loose: bool = False,
 ) -> FindingRecord:
     """Report a camera, or one of two, that is turned, or elsewhere; scores are those given, and of the correction.
 
-    People fit another pose also where a clock is wrong.
+    People fit another pose loosely also where a clock is wrong.
     """
     named = listed(names, separator=" or ")
     what = where or f"turned by {angle_deg:.0f} degrees"
@@ -498,7 +500,7 @@ def _pose_finding(
         views=tuple(names),
         certainty=certainty,
         what=f"{named} is {what}: {_figures(*scores)} after correction",
-        fix=in_options(f"{'check the clocks, ' * by_people}calibrate {named} again, or name it by ⟨again⟩"),
+        fix=in_options(f"{'check the clocks, ' * is_loose}calibrate {named} again, or name it by ⟨again⟩"),
         score=scores[0],
         better_score=scores[1],
         angle_deg=angle_deg,
