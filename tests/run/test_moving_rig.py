@@ -12,8 +12,9 @@ import torch
 from page4d.choices import CameraMotion, ExistingOutput
 from page4d.conventions import Scale
 from page4d.errors import UsageError
+from page4d.formats.cameras_json import read_cameras_json
 from page4d.geometry.rotation import matrix_from_rotation_vector
-from page4d.geometry.transforms import rigid
+from page4d.geometry.transforms import move_origin, rigid
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.networks.conditioning import Memory
 from page4d.options import ReconstructSettings
@@ -62,6 +63,15 @@ def test_a_run_has_the_cameras_of_the_rig_at_every_instant(tmp_path: Path) -> No
     assert not record.warnings
     again = {"settings": SETTINGS, "existing": ExistingOutput.RESUME}
     assert reconstruct(CAPTURE.scene(), Mover(CAPTURE), out=tmp_path / "out", **again) == record
+
+
+def test_a_rig_that_moves_in_the_coordinates_of_a_survey_moves_in_the_camera_files(tmp_path: Path) -> None:
+    offset = torch.tensor([500000.0, 5000000.0, 300.0]).double()
+    given = {name: move_origin(pose, -offset) for name, pose in zip(CAPTURE.view_names, STATIC, strict=True)}
+    scene = replace(CAPTURE.scene(), world_offset=tuple(offset.tolist()), surveyed=given)
+    reconstruct(scene, Mover(CAPTURE), out=tmp_path / "out", settings=SETTINGS)
+    written = read_cameras_json(tmp_path / "out/cameras.json").world_to_camera
+    torch.testing.assert_close(written, move_origin(TRUE, -offset), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(
