@@ -9,7 +9,7 @@ far outside of the image, but not outside of what the lens can show.
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -316,9 +316,9 @@ class Calibration:
     """All cameras of a calibration file.
 
     `scale` is METRIC if the camera positions are in metres. `file_unit` is the unit that the file declares ("m", "cm"
-    or "mm"), or None; `up` is the axis that points up in an upright world, or None. `notices` are warnings about a
-    readable file. The cameras of an `unnamed` calibration belong to the views in the natural order of their names.
-    `format` is set by `read_calibration`.
+    or "mm"), or None; `up` is the axis that points up in an upright world, or None; `start_ns` is the time stamp of
+    time 0, 0 without one. `notices` are warnings about a readable file. The cameras of an `unnamed` calibration
+    belong to the views in the natural order of their names. `format` is set by `read_calibration`.
 
     Raises:
         InputError: if there is no camera, or two cameras have the same name.
@@ -330,6 +330,7 @@ class Calibration:
     format: str = ""
     file_unit: str | None = None
     up: UpAxis | None = None
+    start_ns: int = 0
     notices: tuple[str, ...] = ()
     unnamed: bool = False
 
@@ -346,6 +347,17 @@ class Calibration:
     def names(self) -> tuple[str, ...]:
         """Camera names in the order of the file."""
         return tuple(camera.name for camera in self.cameras)
+
+    def since(self, start_ns: int | None) -> "Calibration":
+        """Return it with times since another time stamp; the same where either has none."""
+        if not (start_ns and self.start_ns):
+            return self
+        late = (self.start_ns - start_ns) / 1e9
+        cameras = [
+            camera if camera.times is None else replace(camera, times=tuple(time + late for time in camera.times))
+            for camera in self.cameras
+        ]
+        return replace(self, cameras=tuple(cameras), start_ns=start_ns)
 
     def is_same(self, other: "Calibration") -> bool:
         """Return True if two calibrations have the same cameras, up to the digits of text files."""

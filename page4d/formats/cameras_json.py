@@ -79,6 +79,7 @@ class _OutputView(_Camera):
 class _Document(FileSchema):
     pixel_center: _PixelCenter | None = None
     up: object = None
+    start_ns: int = 0
     times: list[float] = Field(default=[])
 
 
@@ -147,7 +148,7 @@ def _read_truth(path: Path, truth: _Truth) -> Calibration:
         intrinsics = torch.tensor(camera.intrinsics, dtype=torch.float64)
         given = {"intrinsics": intrinsics, "image_size": (camera.height, camera.width), "pixel_center": center}
         cameras.append(_built(path.name, name, camera, truth.times or None, **given))
-    return _calibration(path, Scale.METRIC if metric else Scale.ARBITRARY, cameras, notices, _axis(truth.up))
+    return _calibration(path, Scale.METRIC if metric else Scale.ARBITRARY, cameras, notices, truth)
 
 
 def _axis(value: object) -> UpAxis | None:
@@ -183,7 +184,7 @@ def _read_output(path: Path, output: _Output) -> Calibration:
         given = {"intrinsics": intrinsics, "image_size": tuple(view.image_size[::-1]), "pixel_center": center}
         cameras.append(_built(path.name, name, view, output.times, **given))
         notices += [] if notice is None else [notice]
-    return _calibration(path, output.scale, cameras, notices, _axis(output.up))
+    return _calibration(path, output.scale, cameras, notices, output)
 
 
 def _built(label: str, name: str, camera: _Camera, times: list[float] | None, **given: Any) -> CalibratedCamera:
@@ -198,13 +199,14 @@ def _built(label: str, name: str, camera: _Camera, times: list[float] | None, **
 
 
 def _calibration(
-    path: Path, scale: Scale, cameras: list[CalibratedCamera], notices: list[str], up: UpAxis | None
+    path: Path, scale: Scale, cameras: list[CalibratedCamera], notices: list[str], document: _Document
 ) -> Calibration:
     return Calibration(
         path=path,
         scale=scale,
         cameras=tuple(cameras),
-        up=up,
+        up=_axis(document.up),
+        start_ns=document.start_ns,
         file_unit="m" if scale is Scale.METRIC else None,
         notices=tuple(notices),
     )
@@ -226,7 +228,7 @@ class CaptureCameras:
     """Cameras of T instants and V views in double precision; `intrinsics` belong to the original images.
 
     `image_sizes` are the original (height, width) of every view, `map_sizes` those of its maps, none if it has no
-    maps; `times` are seconds on the common clock, whose 0 is at `start_ns`, which `cameras.json` does not hold.
+    maps; `times` are seconds on the common clock, whose 0 is the time stamp `start_ns`, 0 without one.
     `up` is the axis that points up in an upright world, None where it is unknown.
     """
 
@@ -277,6 +279,7 @@ class _Run(FileModel):
     scale: Scale
     unit: Literal["metre", "arbitrary"]
     up: Annotated[UpAxis | None, BeforeValidator(_axis)] = None
+    start_ns: int = 0
     times: Annotated[Float[Tensor, " T"], DOUBLES]
     views: dict[str, _RunView]
 
@@ -307,6 +310,7 @@ def write_cameras_json(path: Path, cameras: CaptureCameras) -> WrittenFile:
         "scale": cameras.scale.value,
         "unit": cameras.scale.unit,
         **_up_entry(cameras.up),
+        **({"start_ns": cameras.start_ns} if cameras.start_ns else {}),
         "times": cameras.times.tolist(),
         "views": views,
     }
@@ -353,5 +357,6 @@ def read_cameras_json(path: Path) -> CaptureCameras:
         intrinsics=stacked("intrinsics"),
         scale=content.scale,
         up=content.up,
+        start_ns=content.start_ns,
         map_sizes=tuple(view.map_size[::-1] for view in content.views.values() if view.map_size),
     )

@@ -182,7 +182,7 @@ def _with_calibration(scene: Scene, options: SceneOptions, all_names: tuple[str,
     by_name = options.calibration_match is CalibrationMatch.NAME
     calibration = read_calibration(
         options.calibration, options.calibration_unit, scene.view_names if by_name else None
-    )
+    ).since(scene.start_ns)
     if by_name:
         calibration = named_as_views(as_moving_camera(calibration, scene.views), all_names)
     cameras = match_cameras(

@@ -12,6 +12,7 @@ from scipy.spatial.transform import Rotation, Slerp
 from page4d.choices import CalibrationResize
 from page4d.conventions import Scale
 from page4d.errors import InputError, Level, UsageError
+from page4d.formats.cameras_json import CaptureCameras, read_cameras_json, write_cameras_json
 from page4d.geometry.camera import project
 from page4d.geometry.transforms import transform_points
 from page4d.options import SceneOptions
@@ -221,6 +222,30 @@ def test_poses_of_a_moving_camera_are_interpolated_on_the_common_clock(folder: P
     with open_batches(cut, long_side=64, multiple=1) as reader:
         batch = reader.read(1, 3)
     np.testing.assert_allclose(batch.cameras.world_to_camera[0, :, 0], found[3:5], atol=1e-12)
+
+
+def test_poses_of_a_run_with_time_stamps_are_those_of_the_same_stamps(tmp_path: Path) -> None:
+    """Without the first view, time 0 is the time stamp of another one."""
+    first_ns, steps = 1_700_000_000_000_000_000, {"a": range(6), "b": range(2, 8)}
+    for name, numbers in steps.items():
+        pictures = {f"{first_ns + number * 10**8}.png": counter_image(number, SIZE) for number in numbers}
+        write_images(tmp_path / "rig" / name, pictures)
+    times = torch.arange(8, dtype=torch.float64) / 10
+    poses = torch.from_numpy(moving(times.tolist())[1])[:, None].expand(-1, 2, -1, -1)
+    cameras = CaptureCameras(
+        times=times,
+        view_names=("a", "b"),
+        image_sizes=(SIZE, SIZE),
+        world_to_camera=poses,
+        intrinsics=torch.tensor(INTRINSICS, dtype=torch.float64).expand(8, 2, -1, -1),
+        scale=Scale.METRIC,
+        start_ns=first_ns,
+    )
+    write_cameras_json(tmp_path / "cameras.json", cameras)
+    assert read_cameras_json(tmp_path / "cameras.json").start_ns == first_ns
+    for views, shown in ((("a", "b"), poses[2:6, 0]), (("b",), poses[2:8, 0])):
+        scene = open_scene(tmp_path / "rig", calibration=tmp_path / "cameras.json", views=views)
+        torch.testing.assert_close(scene.views[-1].camera.world_to_camera, shown, rtol=0, atol=1e-6)
 
 
 def test_poses_that_do_not_cover_the_scene_are_refused(folder: Path, tmp_path: Path) -> None:
