@@ -8,8 +8,8 @@ far outside of the image, but not outside of what the lens can show.
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -311,14 +311,19 @@ class CalibratedCamera:
         return self.world_to_camera.ndim == 2
 
 
+_SAME_CLOCK_S = 1e-3
+"""Difference of the starts of views that rounding explains."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
     """All cameras of a calibration file.
 
     `scale` is METRIC if the camera positions are in metres. `file_unit` is the unit that the file declares ("m", "cm"
     or "mm"), or None; `up` is the axis that points up in an upright world, or None; `start_ns` is the time stamp of
-    time 0, 0 without one. `notices` are warnings about a readable file. The cameras of an `unnamed` calibration
-    belong to the views in the natural order of their names. `format` is set by `read_calibration`.
+    time 0, 0 without one, `starts` the times at which views begin, by name. `notices` are warnings about a readable
+    file. The cameras of an `unnamed` calibration belong to the views in the natural order of their names. `format` is
+    set by `read_calibration`.
 
     Raises:
         InputError: if there is no camera, or two cameras have the same name.
@@ -331,6 +336,7 @@ class Calibration:
     file_unit: str | None = None
     up: UpAxis | None = None
     start_ns: int = 0
+    starts: Mapping[str, float] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
     unnamed: bool = False
 
@@ -348,16 +354,20 @@ class Calibration:
         """Camera names in the order of the file."""
         return tuple(camera.name for camera in self.cameras)
 
-    def since(self, start_ns: int | None) -> "Calibration":
-        """Return it with times since another time stamp; the same where either has none."""
-        if not (start_ns and self.start_ns):
-            return self
-        late = (self.start_ns - start_ns) / 1e9
+    def on_clock(self, start_ns: int | None, starts: Mapping[str, float]) -> "Calibration":
+        """Return it with times on the clock of a scene: that of its time stamps, or on which its views begin.
+
+        The times stay as they are if either has neither, or if the views begin at other times relative to each other.
+        """
+        shifts = [starts[name] - start for name, start in self.starts.items() if name in starts] or [0.0]
+        late = shifts[0] if max(shifts) - min(shifts) < _SAME_CLOCK_S else 0.0
+        if start_ns and self.start_ns:
+            late = (self.start_ns - start_ns) / 1e9
         cameras = [
             camera if camera.times is None else replace(camera, times=tuple(time + late for time in camera.times))
             for camera in self.cameras
         ]
-        return replace(self, cameras=tuple(cameras), start_ns=start_ns)
+        return replace(self, cameras=tuple(cameras))
 
     def is_same(self, other: "Calibration") -> bool:
         """Return True if two calibrations have the same cameras, up to the digits of text files."""

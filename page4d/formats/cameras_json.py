@@ -6,7 +6,7 @@ accepts only what `write_cameras_json` writes.
 
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -67,6 +67,7 @@ class _TruthCamera(_Camera):
 class _OutputView(_Camera):
     image_size: WidthHeight
     static: bool = True
+    start_s: float | None = None
     intrinsics: Matrix3 | Annotated[list[Matrix3], Field(min_length=1)]
 
     @property
@@ -174,8 +175,10 @@ def _read_output(path: Path, output: _Output) -> Calibration:
     if center is None:
         raise InputError(f"{path.name}: conventions.pixel_center is unknown", "write (0.5, 0.5) or (0, 0)")
     cameras, notices = [], []
+    starts: dict[str, float] = {}
     for name, raw in output.views.items():
         view = validated(_OutputView, raw, path.name, name)
+        starts |= {} if view.start_s is None else {name: view.start_s}
         over_time = torch.tensor(view.intrinsics, dtype=torch.float64).reshape(-1, 3, 3)
         with error_context(path.name, name):
             if len(over_time) > 1 and len(output.times) != len(over_time):
@@ -184,7 +187,7 @@ def _read_output(path: Path, output: _Output) -> Calibration:
         given = {"intrinsics": intrinsics, "image_size": tuple(view.image_size[::-1]), "pixel_center": center}
         cameras.append(_built(path.name, name, view, output.times, **given))
         notices += [] if notice is None else [notice]
-    return _calibration(path, output.scale, cameras, notices, output)
+    return replace(_calibration(path, output.scale, cameras, notices, output), starts=starts)
 
 
 def _built(label: str, name: str, camera: _Camera, times: list[float] | None, **given: Any) -> CalibratedCamera:
@@ -228,8 +231,8 @@ class CaptureCameras:
     """Cameras of T instants and V views in double precision; `intrinsics` belong to the original images.
 
     `image_sizes` are the original (height, width) of every view, `map_sizes` those of its maps, none if it has no
-    maps; `times` are seconds on the common clock, whose 0 is the time stamp `start_ns`, 0 without one.
-    `up` is the axis that points up in an upright world, None where it is unknown.
+    maps; `times` are seconds on the common clock, whose 0 is the time stamp `start_ns`, 0 without one, and on which
+    the views begin at `starts`. `up` is the axis that points up in an upright world, None where it is unknown.
     """
 
     times: Float[Tensor, " T"]
@@ -240,6 +243,7 @@ class CaptureCameras:
     scale: Scale
     map_sizes: tuple[tuple[int, int], ...] = ()
     start_ns: int = 0
+    starts: tuple[float, ...] = ()
     up: UpAxis | None = None
 
     def intrinsics_at(self, view: int, size: tuple[int, int]) -> Float[Tensor, "T 3 3"]:
@@ -265,6 +269,7 @@ class _RunView(FileModel):
 
     image_size: tuple[int, int]
     static: bool
+    start_s: float | None = None
     intrinsics: Annotated[Float[Tensor, "*T 3 3"], DOUBLES]
     world_to_camera: Annotated[Float[Tensor, "*T 4 4"], DOUBLES]
     map_size: tuple[int, int] | None = None
@@ -297,6 +302,7 @@ def write_cameras_json(path: Path, cameras: CaptureCameras) -> WrittenFile:
         views[readable(name)] = {
             "image_size": [width, height],
             "static": is_constant(poses),
+            **({"start_s": cameras.starts[view]} if cameras.starts else {}),
             "intrinsics": _compact(intrinsics),
             "world_to_camera": _compact(poses),
         }
@@ -358,5 +364,6 @@ def read_cameras_json(path: Path) -> CaptureCameras:
         scale=content.scale,
         up=content.up,
         start_ns=content.start_ns,
+        starts=tuple(view.start_s for view in content.views.values() if view.start_s is not None),
         map_sizes=tuple(view.map_size[::-1] for view in content.views.values() if view.map_size),
     )

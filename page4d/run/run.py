@@ -409,6 +409,7 @@ class Run:
             scale=self.world.scale,
             map_sizes=tuple(transform.map_size for transform in self.plan.map_transforms),
             start_ns=self.scene.start_ns or 0,
+            starts=tuple(view.clock.offset_s for view in self.scene.views),
             up=self.scene.up,
         )
         files = write_capture_cameras(self.layout, cameras)

@@ -182,7 +182,7 @@ def _with_calibration(scene: Scene, options: SceneOptions, all_names: tuple[str,
     by_name = options.calibration_match is CalibrationMatch.NAME
     calibration = read_calibration(
         options.calibration, options.calibration_unit, scene.view_names if by_name else None
-    ).since(scene.start_ns)
+    ).on_clock(scene.start_ns, {view.name: view.clock.offset_s for view in scene.views})
     if by_name:
         calibration = named_as_views(as_moving_camera(calibration, scene.views), all_names)
     cameras = match_cameras(

@@ -224,11 +224,11 @@ def test_poses_of_a_moving_camera_are_interpolated_on_the_common_clock(folder: P
     np.testing.assert_allclose(batch.cameras.world_to_camera[0, :, 0], found[3:5], atol=1e-12)
 
 
-def test_poses_of_a_run_with_time_stamps_are_those_of_the_same_stamps(tmp_path: Path) -> None:
-    """Without the first view, time 0 is the time stamp of another one."""
-    first_ns, steps = 1_700_000_000_000_000_000, {"a": range(6), "b": range(2, 8)}
-    for name, numbers in steps.items():
-        pictures = {f"{first_ns + number * 10**8}.png": counter_image(number, SIZE) for number in numbers}
+@pytest.mark.parametrize("first_ns", [1_700_000_000_000_000_000, 0], ids=["time stamps", "frame numbers"])
+def test_poses_of_a_run_are_those_of_the_same_frames_of_a_subset_of_its_views(first_ns: int, tmp_path: Path) -> None:
+    """Without the first view, time 0 is the start of another one."""
+    for name, numbers in {"a": range(6), "b": range(2, 8)}.items():
+        pictures = {f"{first_ns + number * 10**8:010}.png": counter_image(number, SIZE) for number in numbers}
         write_images(tmp_path / "rig" / name, pictures)
     times = torch.arange(8, dtype=torch.float64) / 10
     poses = torch.from_numpy(moving(times.tolist())[1])[:, None].expand(-1, 2, -1, -1)
@@ -240,11 +240,14 @@ def test_poses_of_a_run_with_time_stamps_are_those_of_the_same_stamps(tmp_path: 
         intrinsics=torch.tensor(INTRINSICS, dtype=torch.float64).expand(8, 2, -1, -1),
         scale=Scale.METRIC,
         start_ns=first_ns,
+        starts=() if first_ns else (0.0, 0.2),
     )
     write_cameras_json(tmp_path / "cameras.json", cameras)
-    assert read_cameras_json(tmp_path / "cameras.json").start_ns == first_ns
+    read = read_cameras_json(tmp_path / "cameras.json")
+    assert (read.start_ns, read.starts) == (cameras.start_ns, cameras.starts)
     for views, shown in ((("a", "b"), poses[2:6, 0]), (("b",), poses[2:8, 0])):
-        scene = open_scene(tmp_path / "rig", calibration=tmp_path / "cameras.json", views=views)
+        options = {"views": views, "image_fps": 10}
+        scene = open_scene(tmp_path / "rig", calibration=tmp_path / "cameras.json", **options)
         torch.testing.assert_close(scene.views[-1].camera.world_to_camera, shown, rtol=0, atol=1e-6)
 
 
