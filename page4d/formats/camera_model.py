@@ -311,10 +311,6 @@ class CalibratedCamera:
         return self.world_to_camera.ndim == 2
 
 
-_SAME_CLOCK_S = 1e-3
-"""Difference of the starts of views that rounding explains."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
     """All cameras of a calibration file.
@@ -360,7 +356,7 @@ class Calibration:
         The times stay as they are if either has neither, or if the views begin at other times relative to each other.
         """
         shifts = [starts[name] - start for name, start in self.starts.items() if name in starts] or [0.0]
-        late = shifts[0] if max(shifts) - min(shifts) < _SAME_CLOCK_S else 0.0
+        late = shifts[0] if max(shifts) - min(shifts) < _SAME else 0.0
         if start_ns and self.start_ns:
             late = (self.start_ns - start_ns) / 1e9
         cameras = [
