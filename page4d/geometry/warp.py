@@ -106,6 +106,39 @@ def viewing_angles(
     return torch.rad2deg(cosine.clamp(-1, 1).acos())
 
 
+_NORMAL_STEP = 2
+"""Pixels on each side between which the normals of a depth map are measured."""
+
+
+def surface_normals(
+    depth: Float[Tensor, "*batch H W"], intrinsics: Float[Tensor, "*batch 3 3"]
+) -> Float[Tensor, "*batch H W 3"]:
+    """Return the normals of depth maps in the frames of their cameras, towards them; NaN or 0 without depth."""
+    points = camera_rays(intrinsics.to(depth), depth.shape[-2:]) * depth[..., None]
+    down, across = (_differences(points, axis) for axis in (-3, -2))
+    normals = functional.normalize(torch.linalg.cross(down, across, dim=-1), dim=-1)
+    return torch.where((normals * points).sum(-1, keepdim=True) > 0, -normals, normals)
+
+
+def _differences(points: Float[Tensor, "*batch H W 3"], axis: int) -> Float[Tensor, "*batch H W 3"]:
+    """Return the difference of the points after and before each; at the border, of those that exist."""
+    places = torch.arange(points.shape[axis], device=points.device)
+    before, after = ((places + step).clamp(0, len(places) - 1) for step in (-_NORMAL_STEP, _NORMAL_STEP))
+    return points.index_select(axis, after) - points.index_select(axis, before)
+
+
+def facing(
+    depth: Float[Tensor, "H W"], normals: Float[Tensor, "H W 3"], camera: Cameras, other: Cameras
+) -> Float[Tensor, "H W"]:
+    """Return the cosine of the angle between the normal of each pixel's surface and the direction to another camera.
+
+    It is negative where the surface faces away, so that the other camera cannot see it, and 0 without depth.
+    """
+    center = (camera.world_to_camera @ other.camera_to_world)[:3, 3].to(depth)
+    direction = center - camera_rays(camera.intrinsics.to(depth), depth.shape[-2:]) * depth[..., None]
+    return (functional.normalize(direction, dim=-1) * normals).sum(-1).nan_to_num()
+
+
 def sample(
     maps: Float[Tensor, "N C h w"], pixels: Float[Tensor, "N *points 2"], border: str = "border"
 ) -> Float[Tensor, "N C *points"]:

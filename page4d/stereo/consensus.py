@@ -4,6 +4,7 @@ Every pixel moves along its ray to where other views have a surface. Cleaning gi
 background first.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -16,7 +17,16 @@ from torch.nn import functional
 from page4d.formats.maps import DYNAMIC_THRESHOLD
 from page4d.geometry.camera import MIN_DEPTH, Cameras, camera_rays
 from page4d.geometry.statistics import MAD_TO_STD
-from page4d.geometry.warp import Agreement, compared_views, measure_agreement, pixel_indices, ray_warp, sample
+from page4d.geometry.warp import (
+    Agreement,
+    compared_views,
+    facing,
+    measure_agreement,
+    pixel_indices,
+    ray_warp,
+    sample,
+    surface_normals,
+)
 from page4d.networks.layers.execution import on_threads
 from page4d.records import Predictions
 from page4d.stereo import kernels
@@ -39,8 +49,11 @@ _SUPPORT, _VIOLATION = 4.0, 2.0
 """Log likelihood of a surface of another view at the hypothesis, and of a hypothesis that it sees through, for a view
 of confidence 1; both are multiplied by the square of its confidence."""
 
-_MOVING_LOG_FACTOR = 1.0
-_NUM_MOVING_HYPOTHESES = 81
+_MOVING_SEARCHES = ((1.0, 81, 1), (0.05, 21, 2))
+"""Largest log factor, number of hypotheses, and hypotheses on each side of the best one that are averaged: first over
+all distances, then finely around what was found. Few are averaged: a surface is next to hypotheses outside the visual
+hull."""
+
 _MOVING_SUPPORT, _MOVING_VIOLATION = 2.0, 1.0
 """The same for the moving surface of another view; multiplied by its confidence, which is lower where things move."""
 
@@ -60,16 +73,28 @@ _MIN_SPREAD, _MAX_SPREAD = 0.01, 0.1
 _SAME_SURFACE = 0.25
 """Largest difference in log depth from which that deviation is measured; larger ones are other surfaces."""
 
+_MIN_DIFFERENCES = 100
+"""Pixels that such a measurement needs."""
+
+_FACING = 0.3
+"""Cosine of the angle between a surface and the direction to a camera from which the camera sees it well."""
+
 _FREE_SPACE = 2.0
 """Standard deviations in front of another view's surface from which a hypothesis is in its free space."""
+
+_BEHIND = math.exp(-(_FREE_SPACE**2) / 2)
+"""Share of the gain on a surface that is left as many deviations behind it."""
 
 _MAX_PENALTY, _MAX_STEP = 2.0, 0.3
 """Log factors of neighbouring pixels are penalized linearly up to this difference."""
 
+_OUTLIER = 1.0
+"""Log likelihood by which the depth of a moving pixel is less an outlier than as accurate as views agree."""
+
 _ITERATIONS = 2
-_REACH, _MOVING_REACH = 3, 1
+_REACH = 3
 """Hypotheses on each side of the best one that are averaged: over all of them, pixels without evidence would move to
-the middle of the range. Fewer for moving pixels: a surface is next to hypotheses outside the visual hull."""
+the middle of the range."""
 
 _MAX_SAMPLES = 1 << 21
 """Hypotheses of pixels that are warped at once: some 100 MB."""
@@ -124,60 +149,101 @@ def reach_moving_consensus(
     """Return the depth of one instant, with that of moving pixels given silhouettes and depth of the other views.
 
     A hypothesis loses where another view shows its background behind it: a moving point would hide it. That bounds
-    the point to the visual hull. It gains where the other view has a moving surface. All other pixels keep their
-    depth, which must be positive. Confidences are in [0, 1].
+    the point to the visual hull. It gains where the other view has a moving surface that faces this view, and loses
+    as much behind that surface, which would hide it here. All other pixels keep their depth, which must be positive.
+    Confidences are in [0, 1].
 
     Source: Laurentini (1994), "The Visual Hull Concept for Silhouette-Based Image Understanding", as a likelihood;
     `reach_consensus` for the rest.
     """
-    hypotheses = torch.linspace(-_MOVING_LOG_FACTOR, _MOVING_LOG_FACTOR, _NUM_MOVING_HYPOTHESES).to(depth)
-    penalty = _MAX_MOVING_PENALTY * float(hypotheses[1] - hypotheses[0]) / _MAX_STEP
     near_moving = functional.max_pool2d(moving[:, None].to(depth), 3, stride=1, padding=1)[:, 0] > 0
     behind = background.known & ~near_moving
     weight = confidence.clamp(min=_MIN_MOVING_CONFIDENCE) * moving
     support, violation = _MOVING_SUPPORT * weight, _MOVING_VIOLATION * weight + _SILHOUETTE * behind
-    initial = torch.where(behind, background.log_depth, depth.log())
-    spread = min(measured_spread(initial, moving, cameras), _MAX_MOVING_SPREAD)
-    spreads = torch.where(behind, _BACKGROUND_SPREAD, spread)
+    own = depth.log()
+    initial = torch.where(behind, background.log_depth, own)
+    surfaces = initial.exp()
+    normals = surface_normals(surfaces, cameras.intrinsics)
+    measured = measured_spread(initial, moving, cameras, normals)
     parts = [(view, part) for view in range(len(initial)) if (part := bounding_box(moving[view])) is not None]
-    current = initial
-    for _ in range(_ITERATIONS):
+    current, base = initial, own
+    for reach, number, averaged in _MOVING_SEARCHES:
+        hypotheses = torch.linspace(-reach, reach, number).to(depth)
+        step = float(hypotheses[1] - hypotheses[0])
+        spread = max(measured, step)
+        spreads = torch.where(behind, _BACKGROUND_SPREAD, min(spread, _MAX_MOVING_SPREAD))
         scores = []
         for view, part in parts:
             chosen = moving[view][part]
-            own = depth[view][part][chosen].log()
-            sigma = _MAX_SIGMA / confidence[view][part][chosen].clamp(min=_MIN_CONFIDENCE)
-            found = -(hypotheses[:, None] / sigma).square() / 2  # K N
+            start = base[view][part][chosen]
+            trust = confidence[view][part][chosen].clamp(min=_MIN_CONFIDENCE)
+            found = _prior(start - own[view][part][chosen] + hypotheses[:, None], spread, trust)  # K N
             rays = camera_rays(cameras.intrinsics[view], (initial.shape[-2], initial.shape[-1]))[part][chosen]
             for other in compared_views(cameras, view):
-                surface = _Surface(current[other], spreads[other], support[other], violation[other])
-                found += _evidence(own, rays, hypotheses, cameras[view], cameras[other], surface)
+                seen = facing(surfaces[other], normals[other], cameras[other], cameras[view])
+                shown = (seen / _FACING).clamp(0, 1)
+                surface = _Surface(current[other], spreads[other], support[other] * shown, violation[other])
+                found += _hidden(_evidence(start, rays, hypotheses, cameras[view], cameras[other], surface))
             score = found.new_zeros(len(chosen), len(hypotheses), chosen.shape[1])
             score.transpose(0, 1)[:, chosen] = found
             scores.append(score)
+        penalty = _MAX_MOVING_PENALTY * step / _MAX_STEP
         moved = current.clone()
         for (view, part), score in zip(parts, aggregate_together(scores, penalty, _MAX_MOVING_PENALTY), strict=True):
-            mean = _mean_around_best(score, hypotheses, _MOVING_REACH)
-            moved[view][part] = torch.where(moving[view][part], depth[view][part].log() + mean, moved[view][part])
+            mean = _mean_around_best(score, hypotheses, averaged)
+            moved[view][part] = torch.where(moving[view][part], base[view][part] + mean, moved[view][part])
         current = moved
+        base = torch.where(moving, current, own)
     return torch.where(moving, current.exp(), depth)
 
 
+def _hidden(likelihood: Float[Tensor, "K N"]) -> Float[Tensor, "K N"]:
+    """Return the log likelihood of hypotheses, the nearest first, less the gain on the surface in front; in place."""
+    gain = likelihood.new_zeros(likelihood.shape[1])
+    for one in likelihood:  # a running maximum of all at once would take four times their memory
+        torch.maximum(gain, one, out=gain)
+        one -= gain * (one < _BEHIND * gain)
+    return likelihood
+
+
+def _prior(log_factor: Float[Tensor, "K N"], spread: float, confidence: Float[Tensor, " N"]) -> Float[Tensor, "K N"]:
+    """Return the log likelihood of log factors on a view's own depth, given the deviation between views.
+
+    Either the depth is as accurate as views agree, or, less likely, it is an outlier.
+    """
+    inlier, outlier = (
+        -(log_factor * confidence / sigma).square_() / 2 for sigma in (min(spread, _MAX_SIGMA), _MAX_SIGMA)
+    )
+    return torch.logaddexp(inlier, outlier - _OUTLIER)
+
+
 @torch.no_grad()
-def measured_spread(log_depth: Float[Tensor, "V H W"], known: Bool[Tensor, "V H W"], cameras: Cameras) -> float:
-    """Return the robust standard deviation of the log depth of one surface between two views, within its bounds."""
+def measured_spread(
+    log_depth: Float[Tensor, "V H W"],
+    known: Bool[Tensor, "V H W"],
+    cameras: Cameras,
+    normals: Float[Tensor, "V H W 3"] | None = None,
+) -> float:
+    """Return the robust standard deviation of the log depth of one surface between two views, within its bounds.
+
+    With `normals`, only surfaces that face both cameras count: others are compared with other sides of their object.
+    """
     size = (log_depth.shape[-2], log_depth.shape[-1])
+    depth = log_depth.exp()
     found = []
     for view in range(len(log_depth)):
         rays = camera_rays(cameras.intrinsics[view], size)
         for other in compared_views(cameras, view):
-            warped = ray_warp(rays, cameras[view], cameras[other]).to(log_depth).at(log_depth[view].exp())
+            warped = ray_warp(rays, cameras[view], cameras[other]).to(log_depth).at(depth[view], MIN_DEPTH)
             column, row = pixel_indices(warped.pixels, size)
             beyond = (warped.depth.clamp(min=MIN_DEPTH).log() - log_depth[other, row, column]).abs()
-            counts = warped.visible(size) & known[view] & known[other, row, column]
+            counts = warped.visible(size, MIN_DEPTH) & known[view] & known[other, row, column]
+            if normals is not None:
+                shown = facing(depth[other], normals[other], cameras[other], cameras[view])[row, column]
+                counts &= facing(depth[view], normals[view], cameras[view], cameras[other]).minimum(shown) > _FACING
             found.append(beyond[counts & (beyond < _SAME_SURFACE)])
     differences = torch.cat(found) if found else log_depth.new_zeros(0)
-    if not len(differences):
+    if len(differences) < _MIN_DIFFERENCES:
         return _MAX_SPREAD
     return min(max(MAD_TO_STD * float(differences.median()), _MIN_SPREAD), _MAX_SPREAD)
 

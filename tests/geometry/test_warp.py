@@ -9,7 +9,7 @@ from torch import Tensor
 from page4d.geometry.camera import Cameras, camera_rays, project, unproject
 from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.geometry.transforms import transform_points
-from page4d.geometry.warp import ncc, ray_warp, sample, sample_grid, window_means
+from page4d.geometry.warp import facing, ncc, ray_warp, sample, sample_grid, surface_normals, window_means
 
 SIZE = (24, 32)
 
@@ -99,3 +99,27 @@ def test_ncc_is_the_correlation_coefficient() -> None:
     assert math.isclose(found, torch.corrcoef(torch.stack([first, second]))[0, 1], rel_tol=1e-12)
     flat = torch.zeros(1)
     assert ncc(flat, flat, flat, 1e-6) == 0
+
+
+def test_surfaces_face_the_cameras_in_front_of_them() -> None:
+    """A plane inclined by 40 degrees: its normal, and the angles to cameras on both of its sides."""
+    size, angle = (24, 32), math.radians(40)
+    matrix = torch.tensor([[30.0, 0, 16], [0, 30, 12], [0, 0, 1]], dtype=torch.float64)
+    normal = torch.tensor([math.sin(angle), 0, -math.cos(angle)], dtype=torch.float64)
+    depth = 3 * normal[2] / (camera_rays(matrix, size) @ normal)
+    places = torch.tensor([[0.0, 0, 0], [2, 1, 0.5], [0, 0, 3.5]], dtype=torch.float64)
+    poses = torch.eye(4, dtype=torch.float64).repeat(3, 1, 1)
+    poses[:, :3, 3] = -places
+    cameras = Cameras(world_to_camera=poses, intrinsics=matrix.expand(3, 3, 3), image_size=size)
+    depth[0, 0] = torch.nan
+    normals = surface_normals(depth, matrix)
+    known = ~normals.isnan().any(-1)
+    assert known[3:, 3:].all()
+    torch.testing.assert_close(normals[known], normal.expand_as(normals)[known])
+    towards = places[:, None, None] - camera_rays(matrix, size) * depth[..., None]
+    cosine = (towards * normal).sum(-1) / towards.norm(dim=-1)
+    for other in range(3):
+        found = facing(depth, normals, cameras[0], cameras[other])
+        torch.testing.assert_close(found[known], cosine[other][known])
+        assert (found[~known] == 0).all()
+    assert (facing(depth, normals, cameras[0], cameras[2]) < 0).any()

@@ -9,8 +9,9 @@ from torch import Tensor
 from page4d.geometry.camera import Cameras, camera_rays
 from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.geometry.transforms import rigid
+from page4d.geometry.warp import surface_normals
 from page4d.stereo.background import Background
-from page4d.stereo.consensus import reach_moving_consensus
+from page4d.stereo.consensus import measured_spread, reach_moving_consensus
 
 SIZE = (48, 64)
 CENTER, RADIUS, WALL = 2.5, 0.35, 5.0
@@ -103,3 +104,34 @@ def test_a_correct_depth_stays() -> None:
     found = reach_moving_consensus(truth, torch.full_like(truth, 0.3), ball, background_of(cameras), cameras)
     assert log_error(found, truth, ball).median() < 0.02
     assert log_error(found, truth, ball).quantile(0.95) < 0.06
+
+
+def with_smooth_errors(truth: Tensor, deviation: float) -> Tensor:
+    """Return depth maps with smooth errors, as those of an accurate network."""
+    noise = torch.randn(len(truth), 1, 4, 5, generator=torch.Generator().manual_seed(3))
+    smooth = torch.nn.functional.interpolate(noise, size=SIZE, mode="bicubic", align_corners=True)[:, 0]
+    return truth * torch.exp(deviation * smooth)
+
+
+def test_accurate_depth_of_a_round_object_becomes_more_accurate() -> None:
+    """Cameras around it see its other sides within a few deviations of the inside, which must not attract points."""
+    cameras = rig((-70.0, -25.0, 25.0, 70.0))
+    truth, ball = seen(cameras)
+    noisy = with_smooth_errors(truth, 0.02)
+    found = reach_moving_consensus(noisy, torch.full_like(truth, 0.8), ball, background_of(cameras), cameras)
+    assert log_error(found, truth, ball).mean() < 0.85 * log_error(noisy, truth, ball).mean()
+    assert (found / truth).log()[ball].median().abs() < 0.006
+
+
+def test_the_deviation_between_views_leaves_out_other_sides_of_an_object() -> None:
+    cameras = rig((-70.0, -25.0, 25.0, 70.0))
+    truth, ball = seen(cameras)
+    for deviation, largest in ((0.0, 0.011), (0.02, 0.045)):
+        depth = with_smooth_errors(truth, deviation)
+        normals = surface_normals(depth, cameras.intrinsics)
+        found = measured_spread(depth.log(), ball, cameras, normals)
+        assert max(0.01, 0.7 * deviation) <= found < largest
+        assert measured_spread(depth.log(), ball, cameras) > 1.3 * found
+    few = ball.clone()
+    few[:, torch.arange(SIZE[0]) != SIZE[0] // 2] = False
+    assert measured_spread(depth.log(), few, cameras, normals) == 0.1
