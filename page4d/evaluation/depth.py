@@ -104,8 +104,8 @@ def _frame_sums(frame: FramePair, fits: Fits) -> Float[Tensor, "8 3 fits"]:
     """Return the sums of a frame by kind of pixels and fit."""
     used = list(fits.values())
     if DepthAlignment.MEDIAN in fits:
-        prediction, truth, counted = (values.flatten() for values in (frame.prediction, frame.truth, frame.counted))
-        used.append(align_depth(prediction, truth, counted, DepthAlignment.MEDIAN))
+        prediction, truth = frame.prediction[frame.counted], frame.truth[frame.counted]
+        used.append(align_depth(prediction, truth, DepthAlignment.MEDIAN))
     moving, still = torch.zeros_like(frame.counted), torch.zeros_like(frame.counted)
     if frame.dynamic is not None:
         moving, still = frame.dynamic, ~frame.dynamic
@@ -116,7 +116,7 @@ def _frame_sums(frame: FramePair, fits: Fits) -> Float[Tensor, "8 3 fits"]:
 def _pixel_sums(frame: FramePair, chosen: Bool[Tensor, "H W"], fits: Sequence[DepthFit]) -> Float[Tensor, "8 fits"]:
     """Return the sums of selected pixels by fit, treated as an image of one row."""
     prediction = frame.prediction[chosen].double()
-    aligned = torch.stack([fit.scale * prediction + fit.shift for fit in fits])[:, None]
+    aligned = torch.stack([fit.apply(prediction) for fit in fits])[:, None]
     truth = frame.truth[chosen].double().expand_as(aligned)
     return sum_depth_errors(aligned, truth, torch.ones_like(truth, dtype=torch.bool))
 
@@ -152,7 +152,7 @@ def _result(
 def report_confidence(sample: PixelSample, alignment: DepthAlignment, fit: DepthFit) -> ConfidenceReport:
     """Compute the sparsification of absolute relative errors under one alignment."""
     truth = sample.truth.double()
-    errors = (fit.scale * sample.prediction.double() + fit.shift - truth).abs() / truth
+    errors = (fit.apply(sample.prediction.double()) - truth).abs() / truth
     curves = sparsify(errors, sample.confidence)
     return ConfidenceReport(
         alignment=alignment.value,

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Unpack
 
 import numpy as np
-import torch
 
 from page4d.choices import DepthAlignment
 from page4d.conventions import Scale
@@ -64,10 +63,7 @@ def measure(comparison: Comparison, settings: EvaluationSettings, progress: Prog
     depth = confidence = points = depth_scale = motion = tracks = None
     if sample is not None:
         # Views and instants share one world and scale: every alignment is fitted to the whole capture.
-        counted = torch.ones_like(sample.truth, dtype=torch.bool)
-        fits = {
-            kind: align_depth(sample.prediction, sample.truth, counted, kind) for kind in dict.fromkeys(alignments)
-        }
+        fits = {kind: align_depth(sample.prediction, sample.truth, kind) for kind in dict.fromkeys(alignments)}
         depth, confidence = report_depth(comparison, sample, fits, step), report_confidence(sample, main, fits[main])
         depth_scale = scale if (scale := float(fits.get(DepthAlignment.SCALE, fits[main]).scale)) > 0 else None
     cameras = report_cameras(comparison, depth_scale, settings.seed)

@@ -84,7 +84,7 @@ def _error_maps(comparison: Comparison, depth: DepthReport) -> Picture:
     known = np.flatnonzero(~np.isnan(errors))
     chosen = int(known[np.argsort(errors[known])[(len(known) - 1) // 2]])
     frames = [frame for frame in comparison.depth_frames(comparison.instants[chosen]) if bool(frame.counted.any())]
-    fit = DepthFit(scale=_number(result.scale), shift=_number(result.shift))
+    fit = DepthFit(_number(result.scale), _number(result.shift))
     shown = frames[:_MAX_VIEWS]
     columns = [_maps(frame, fit) for frame in shown]
     depths = np.concatenate([column[0].compressed() for column in columns])

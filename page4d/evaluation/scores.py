@@ -130,35 +130,24 @@ Source: PAGE-4D `eval/eval/video_depth/tools.py` for `scale`, `median` and `scal
 """
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class DepthFit:
-    """Affine map `scale * depth + shift` with leading batch axes; NaN where there was no pixel to fit."""
+    """Affine map `scale * depth + shift`; NaN where there was no pixel to fit."""
 
-    scale: Float[Tensor, "*batch"]
-    shift: Float[Tensor, "*batch"]
+    scale: Float[Tensor, ""]
+    shift: Float[Tensor, ""]
 
-    def apply(self, depth: Float[Tensor, "*batch H W"]) -> Float[Tensor, "*batch H W"]:
-        """Align depth maps."""
-        return self.scale[..., None, None] * depth + self.shift[..., None, None]
+    def apply(self, depth: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        """Align depth."""
+        return self.scale * depth + self.shift
 
 
-def align_depth(
-    prediction: Float[Tensor, "*batch N"],
-    truth: Float[Tensor, "*batch N"],
-    counted: Bool[Tensor, "*batch N"],
-    alignment: DepthAlignment,
-) -> DepthFit:
-    """Fit one map per batch element to its counted pixels along N."""
-    batch, number = truth.shape[:-1], truth.shape[-1]
-    rows = zip(*(values.reshape(-1, number) for values in (prediction, truth, counted)), strict=True)
-    nothing = torch.full((), torch.nan, dtype=torch.float64, device=truth.device)
-    fits = []
-    for predicted, true, known in rows:
-        if not known.all():
-            predicted, true = predicted[known], true[known]
-        fits.append(_FITS[alignment](predicted.double(), true.double()) if len(true) else (nothing, nothing))
-    scale, shift = (torch.stack(values).reshape(batch) for values in zip(*fits, strict=True))
-    return DepthFit(scale=scale, shift=shift)
+def align_depth(prediction: Pixels, truth: Pixels, alignment: DepthAlignment) -> DepthFit:
+    """Fit a map to pixels with known depth."""
+    if not len(truth):
+        nothing = torch.full((), torch.nan, dtype=torch.float64, device=truth.device)
+        return DepthFit(nothing, nothing)
+    return DepthFit(*_FITS[alignment](prediction.double(), truth.double()))
 
 
 def _fit_median(prediction: Pixels, truth: Pixels) -> Fit:

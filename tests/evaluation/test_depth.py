@@ -16,11 +16,11 @@ QUICK = [kind for kind in DepthAlignment if kind is not DepthAlignment.SCALE_SHI
 LEARNED = [kind for kind in QUICK if kind is not DepthAlignment.METRIC]
 
 
-def pixels(seed: int, number: int = 301) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def pixels(seed: int, number: int = 301) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     truth = 1 + 3 * torch.rand(number, generator=generator, dtype=torch.float64)
     noise = torch.randn(number, generator=generator, dtype=torch.float64)
-    return 0.7 * truth - 0.2 + 0.1 * noise, truth, torch.ones(number, dtype=torch.bool)
+    return 0.7 * truth - 0.2 + 0.1 * noise, truth
 
 
 def test_errors_equal_hand_computed_values() -> None:
@@ -50,7 +50,7 @@ def test_a_limit_excludes_pixels_at_or_beyond_it() -> None:
 
 
 def test_errors_of_frames_add_up_to_those_of_the_capture() -> None:
-    prediction, truth, _ = pixels(0, 2 * 3 * 4 * 5)
+    prediction, truth = pixels(0, 2 * 3 * 4 * 5)
     counted = pixels(1, 120)[1].reshape(2, 3, 4, 5) > 2
     prediction, truth = prediction.reshape(2, 3, 4, 5), truth.reshape(2, 3, 4, 5)
     frames = sum_depth_errors(prediction, truth, counted)
@@ -62,7 +62,7 @@ def test_errors_of_frames_add_up_to_those_of_the_capture() -> None:
 
 
 def test_pixels_that_do_not_count_change_nothing() -> None:
-    prediction, truth, _ = pixels(2, 20)
+    prediction, truth = pixels(2, 20)
     counted = torch.arange(20).reshape(4, 5) % 3 > 0
     spoiled = torch.where(counted, truth.reshape(4, 5), torch.nan)
     sums = [sum_depth_errors(prediction.reshape(4, 5), true, counted) for true in (truth.reshape(4, 5), spoiled)]
@@ -71,10 +71,10 @@ def test_pixels_that_do_not_count_change_nothing() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_least_absolute_deviations_are_exact(seed: int) -> None:
-    prediction, truth, everywhere = pixels(seed, 60)
+    prediction, truth = pixels(seed, 60)
     if seed % 2:  # levels of a PNG: many equal residuals
         prediction, truth = (prediction * 10).round() / 10, (truth * 10).round() / 10
-    fit = align_depth(prediction, truth, everywhere, DepthAlignment.SCALE_SHIFT)
+    fit = align_depth(prediction, truth, DepthAlignment.SCALE_SHIFT)
     found = float((fit.scale * prediction + fit.shift - truth).abs().sum())
     number = len(truth)
     columns = np.stack([prediction.numpy(), np.ones(number)], axis=1)
@@ -88,16 +88,16 @@ def test_least_absolute_deviations_are_exact(seed: int) -> None:
 
 
 def test_least_absolute_deviations_are_those_of_any_unit_and_of_equal_predictions() -> None:
-    prediction, truth, everywhere = pixels(0, 60)
-    near, far = (align_depth(unit * prediction, truth, everywhere, DepthAlignment.SCALE_SHIFT) for unit in (1, 1e9))
+    prediction, truth = pixels(0, 60)
+    near, far = (align_depth(unit * prediction, truth, DepthAlignment.SCALE_SHIFT) for unit in (1, 1e9))
     assert float(1e9 * far.scale) == pytest.approx(float(near.scale), rel=1e-9)
-    flat = align_depth(torch.full_like(prediction, 2.0), truth, everywhere, DepthAlignment.SCALE_SHIFT)
+    flat = align_depth(torch.full_like(prediction, 2.0), truth, DepthAlignment.SCALE_SHIFT)
     assert (float(flat.scale), float(flat.shift)) == pytest.approx((float(truth.median()) / 2, 0))
 
 
 def test_the_published_scale_is_close_to_the_least_absolute_one() -> None:
-    prediction, truth, everywhere = pixels(0)
-    fit = align_depth(prediction, truth, everywhere, DepthAlignment.SCALE)
+    prediction, truth = pixels(0)
+    fit = align_depth(prediction, truth, DepthAlignment.SCALE)
     # The optimal scale is the median of the ratios, weighted by the predictions.
     ratio, order = (truth / prediction).sort()
     heavy = prediction[order].cumsum(0)
@@ -108,15 +108,15 @@ def test_the_published_scale_is_close_to_the_least_absolute_one() -> None:
 
 
 def test_least_squares_are_those_of_numpy() -> None:
-    prediction, truth, everywhere = pixels(3)
-    fit = align_depth(prediction, truth, everywhere, DepthAlignment.SCALE_SHIFT_SQUARES)
+    prediction, truth = pixels(3)
+    fit = align_depth(prediction, truth, DepthAlignment.SCALE_SHIFT_SQUARES)
     expected = np.polyfit(prediction.numpy(), truth.numpy(), 1)
     assert (float(fit.scale), float(fit.shift)) == pytest.approx(tuple(expected), rel=1e-9)
 
 
 def test_the_published_fit_is_adam_on_the_absolute_error() -> None:
-    prediction, truth, everywhere = pixels(4, 50)
-    fit = align_depth(prediction, truth, everywhere, DepthAlignment.SCALE_SHIFT_ADAM)
+    prediction, truth = pixels(4, 50)
+    fit = align_depth(prediction, truth, DepthAlignment.SCALE_SHIFT_ADAM)
     scale = (truth.median() / prediction.median()).requires_grad_()
     shift = torch.zeros((), dtype=torch.float64, requires_grad=True)
     optimizer, before = torch.optim.Adam([scale, shift], lr=1e-4), None
@@ -133,39 +133,29 @@ def test_the_published_fit_is_adam_on_the_absolute_error() -> None:
 
 
 def test_median_and_metric_alignment_equal_their_definitions() -> None:
-    prediction, truth, everywhere = pixels(5, 31)
-    median = align_depth(prediction, truth, everywhere, DepthAlignment.MEDIAN)
+    prediction, truth = pixels(5, 31)
+    median = align_depth(prediction, truth, DepthAlignment.MEDIAN)
     assert float(median.scale) == float(truth.median() / prediction.median())
-    metric = align_depth(prediction, truth, everywhere, DepthAlignment.METRIC)
+    metric = align_depth(prediction, truth, DepthAlignment.METRIC)
     assert (float(metric.scale), float(metric.shift)) == (1.0, 0.0)
 
 
 @pytest.mark.parametrize("kind", LEARNED)
 def test_the_scale_of_a_perfect_prediction_is_recovered(kind: DepthAlignment) -> None:
-    _, truth, everywhere = pixels(6)
-    fit = align_depth(0.25 * truth, truth, everywhere, kind)
+    _, truth = pixels(6)
+    fit = align_depth(0.25 * truth, truth, kind)
     assert (float(fit.scale), float(fit.shift)) == pytest.approx((4.0, 0.0), abs=1e-9)
 
 
-@pytest.mark.parametrize("kind", QUICK)
-def test_batch_elements_are_fitted_independently(kind: DepthAlignment) -> None:
-    rows = [pixels(seed, 40) for seed in range(4)]
-    prediction, truth, _ = (torch.stack(values).reshape(2, 2, 40) for values in zip(*rows, strict=True))
-    counted = truth > 1.5
-    counted[1, 1] = False
-    fit = align_depth(prediction, truth, counted, kind)
-    assert fit.scale.shape == fit.shift.shape == (2, 2)
-    assert math.isnan(float(fit.scale[1, 1])), "nothing to fit"
-    chosen = counted[0, 1]
-    alone = align_depth(prediction[0, 1][chosen], truth[0, 1][chosen], chosen[chosen], kind)
-    assert (float(fit.scale[0, 1]), float(fit.shift[0, 1])) == (float(alone.scale), float(alone.shift))
-    aligned = fit.apply(prediction.reshape(2, 2, 4, 10))
-    torch.testing.assert_close(aligned[0, 1].flatten(), alone.scale * prediction[0, 1] + alone.shift)
+@pytest.mark.parametrize("kind", DepthAlignment)
+def test_without_pixels_there_is_no_fit(kind: DepthAlignment) -> None:
+    fit = align_depth(torch.zeros(0), torch.zeros(0), kind)
+    assert math.isnan(float(fit.apply(torch.ones(2, 3)).sum()))
 
 
 @pytest.mark.parametrize("kind", QUICK)
 def test_a_constant_prediction_has_a_finite_fit(kind: DepthAlignment) -> None:
-    _, truth, everywhere = pixels(7)
-    fit = align_depth(torch.full_like(truth, 2.0), truth, everywhere, kind)
+    _, truth = pixels(7)
+    fit = align_depth(torch.full_like(truth, 2.0), truth, kind)
     assert math.isfinite(float(fit.scale))
     assert math.isfinite(float(fit.shift))

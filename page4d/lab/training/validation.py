@@ -121,8 +121,7 @@ def _depth_errors(prediction: NetworkOutput, truth: GroundTruth, index: int) -> 
     if prediction.depth is None or not known.any():
         return {}
     true, depth = truth.depth[index], prediction.depth[index]
-    fit = align_depth(depth.flatten()[None], true.flatten()[None], known.flatten()[None], DepthAlignment.SCALE)
-    aligned = fit.scale[0] * depth
+    aligned = align_depth(depth[known], true[known], DepthAlignment.SCALE).scale * depth
     pixels, relative, *_, close, _, _ = (part.sum() for part in sum_depth_errors(aligned, true, known))
     found = {"abs_rel": float(relative / pixels), "delta": float(close / pixels)}
     if prediction.depth_confidence is not None:
