@@ -27,9 +27,6 @@ from page4d.geometry.transforms import is_constant
 from page4d.io.atomic import real_path
 from page4d.io.folders import write_file, write_json
 
-_IMAGE_TIME = np.dtype([("id", "<u4"), ("time", "<i8")])
-_POINT_TIME = np.dtype([("id", "<u8"), ("time", "<i8")])
-
 _META = {
     "colmap4d_spec": "1.0",
     "time_convention": "mid_exposure",
@@ -43,34 +40,6 @@ _META = {
 def nanoseconds(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
     """Round times to nanoseconds."""
     return np.rint(seconds * 1e9).astype(np.int64)
-
-
-def write_times(
-    folder: Path,
-    *,
-    image_ids: NDArray[np.int64],
-    image_times: NDArray[np.int64],
-    point_ids: NDArray[np.int64],
-    point_times: NDArray[np.int64],
-    text: bool,
-) -> None:
-    """Write the times, in ns, of images and of some points into the folder of a model.
-
-    Raises:
-        OutputError: if a file cannot be written.
-    """
-    for stem, layout, ids, times in (
-        ("times", _IMAGE_TIME, image_ids, image_times),
-        ("points_t", _POINT_TIME, point_ids, point_times),
-    ):
-        if text:
-            rows = "%d %d\n" * len(ids) % tuple(np.stack([ids, times], axis=1).ravel().tolist())
-            write_file(folder / f"{stem}.txt", f"# ID, TIME_NS\n{rows}".encode())
-        else:
-            table = np.empty(len(ids), dtype=layout)
-            table["id"], table["time"] = ids, times
-            write_file(folder / f"{stem}.bin", np.array(len(ids), dtype="<u8").tobytes() + table.tobytes())
-    write_json(folder / "time_meta.json", _META)
 
 
 _MODEL_FOLDER = Path("sparse", "0")
@@ -135,23 +104,27 @@ class _Part:
 
 
 def _write_part(part: _Part, points: ModelPoints) -> None:
-    """Write a model with its times."""
+    """Write a model, and the times in ns of its images and of its moving points."""
     job, target = part.job, part.folder / _MODEL_FOLDER
     camera_ids, cameras = _cameras(part)
     images, tracked = _images(part, points, camera_ids)
     rigs, frames = _rig(part, camera_ids) if part.is_rig else ((), ())
     model = Model(cameras=cameras, images=images, points=tracked, rigs=rigs, frames=frames)
     write_model(target, model, text=job.settings.text)
-    times = nanoseconds(job.seconds)
-    moving = np.flatnonzero(points.cloud.dynamic)
-    write_times(
-        target,
-        image_ids=part.image_ids.ravel(),
-        image_times=np.repeat(times[list(part.places)], len(job.views)),
-        point_ids=moving + 1,
-        point_times=times[points.place[moving]],
-        text=job.settings.text,
-    )
+    times, moving = nanoseconds(job.seconds), np.flatnonzero(points.cloud.dynamic)
+    image_times = np.repeat(times[list(part.places)], len(job.views))
+    for stem, id_type, ids, own in (
+        ("times", "<u4", part.image_ids.ravel(), image_times),
+        ("points_t", "<u8", moving + 1, times[points.place[moving]]),
+    ):
+        if job.settings.text:
+            rows = "%d %d\n" * len(ids) % tuple(np.stack([ids, own], axis=1).ravel().tolist())
+            write_file(target / f"{stem}.txt", f"# ID, TIME_NS\n{rows}".encode())
+        else:
+            table = np.empty(len(ids), dtype=[("id", id_type), ("time", "<i8")])
+            table["id"], table["time"] = ids, own
+            write_file(target / f"{stem}.bin", np.array(len(ids), dtype="<u8").tobytes() + table.tobytes())
+    write_json(target / "time_meta.json", _META)
 
 
 def _cameras(part: _Part) -> tuple[NDArray[np.int64], list[Camera]]:
