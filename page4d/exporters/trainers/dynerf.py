@@ -16,7 +16,7 @@ from itertools import groupby
 from pathlib import Path
 
 from page4d.exporters.job import ExportJob, Written
-from page4d.exporters.trainers.views import DepthBounds, encode_poses_bounds, reading_order, sorted_names
+from page4d.exporters.trainers.views import DepthBounds, reading_order, sorted_names
 from page4d.formats.ply import encode_trainer_ply
 from page4d.formats.video import VideoFile
 from page4d.io.atomic import real_path
@@ -39,7 +39,7 @@ def write(job: ExportJob, folder: Path) -> Written:
     bounds = DepthBounds(job)
     bounds.add(cloud.xyz)
     write_file(folder / "points3D_downsample2.ply", encode_trainer_ply(cloud.xyz, cloud.rgb))
-    write_file(folder / "poses_bounds.npy", encode_poses_bounds(job, bounds.bounds(), order, _READER_SCALE))
+    write_file(folder / "poses_bounds.npy", bounds.encoded(order, _READER_SCALE))
     names = dict(zip(order, sorted_names(len(order)), strict=True))
     _write_pictures(job, folder, names)
     times = tuple(place / _READER_INSTANTS for place in range(job.num_times))

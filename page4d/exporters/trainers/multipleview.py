@@ -16,7 +16,7 @@ import shlex
 from pathlib import Path
 
 from page4d.exporters.job import ExportJob, Written
-from page4d.exporters.trainers.views import DepthBounds, encode_poses_bounds
+from page4d.exporters.trainers.views import DepthBounds
 from page4d.formats.colmap import Points3D, model_of_views, write_model
 from page4d.formats.ply import encode_trainer_ply
 from page4d.io.atomic import real_path
@@ -29,7 +29,7 @@ def write(job: ExportJob, folder: Path) -> Written:
     bounds = DepthBounds(job)
     bounds.add(cloud.xyz)
     write_file(folder / "points3D_multipleview.ply", encode_trainer_ply(cloud.xyz, cloud.rgb))
-    write_file(folder / "poses_bounds_multipleview.npy", encode_poses_bounds(job, bounds.bounds()))
+    write_file(folder / "poses_bounds_multipleview.npy", bounds.encoded())
     # The reader finds the pictures by the number in the image's name.
     names = [f"image{number}.jpg" for number in range(1, len(job.views) + 1)]
     points = Points3D(xyz=cloud.xyz, rgb=cloud.rgb)

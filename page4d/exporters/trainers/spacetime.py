@@ -19,7 +19,7 @@ from pathlib import Path
 
 from page4d.exporters.formats import VIEW_HINTS
 from page4d.exporters.job import ExportJob, Written
-from page4d.exporters.trainers.views import DepthBounds, encode_poses_bounds, reading_order, sorted_names
+from page4d.exporters.trainers.views import DepthBounds, reading_order, sorted_names
 from page4d.formats.colmap import Points3D, model_of_views, write_model
 from page4d.io.atomic import real_path
 from page4d.io.folders import write_file, write_json
@@ -69,7 +69,7 @@ def write(job: ExportJob, folder: Path) -> Written:
         points = Points3D(xyz=cloud.xyz, rgb=cloud.rgb)
         model = model_of_views(files, sizes, job.intrinsics[0, order], job.world_to_camera[0, order], points)
         write_model(folder / f"colmap_{place}" / "sparse" / "0", model)
-    write_file(folder / "poses_bounds.npy", encode_poses_bounds(job, bounds.bounds(), order))
+    write_file(folder / "poses_bounds.npy", bounds.encoded(order))
     write_json(folder / "train.json", _SETTINGS | {"duration": job.num_times})
     for picture in job.read_pictures():
         name = names[order.index(picture.view)]

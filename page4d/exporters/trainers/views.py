@@ -53,28 +53,21 @@ class DepthBounds:
         for view, depths in enumerate(self._depths):
             depths.append(self._job.in_picture(sample, place, view)[2])
 
-    def bounds(self) -> NDArray[np.float64]:
-        """Return near and far [V, 2]; a view that shows no point gets those of all views.
+    def encoded(self, views: Sequence[int] | None = None, scale: int = 1) -> bytes:
+        """Return `poses_bounds.npy` for cameras that do not move, with a row per view in the order of `views`.
+
+        The default are all views. A view that shows no point gets near and far of all views. Height, width and focal
+        length (px) are multiplied by `scale`.
 
         Raises:
             InputError: if no view shows any point.
         """
-        views = [np.concatenate([*depths, np.empty(0)]) for depths in self._depths]
-        everything = np.concatenate(views)
+        shown = [np.concatenate([*depths, np.empty(0)]) for depths in self._depths]
+        everything, job = np.concatenate(shown), self._job
         if not len(everything):
             raise InputError("no exported point is in view of any camera", "export more points or other views")
-        return np.stack(
-            [np.percentile(depths if len(depths) else everything, [_NEAREST, _FARTHEST]) for depths in views]
-        )
-
-
-def encode_poses_bounds(
-    job: ExportJob, bounds: NDArray[np.float64], views: Sequence[int] | None = None, scale: int = 1
-) -> bytes:
-    """Return the file for cameras that do not move, with a row per view in the order of `views` (default: all).
-
-    Near and far are from `bounds` [V, 2]; height, width and focal length (px) are multiplied by `scale`.
-    """
-    order = list(range(len(job.views)) if views is None else views)
-    lenses = scale * np.array([[*job.sizes[view], job.intrinsics[0, view, 0, 0]] for view in order])
-    return llff.encode(job.camera_to_world[0, order], lenses, bounds[order])
+        order = list(range(len(shown)) if views is None else views)
+        own = (shown[view] if len(shown[view]) else everything for view in order)
+        bounds = np.stack([np.percentile(depths, [_NEAREST, _FARTHEST]) for depths in own])
+        lenses = scale * np.array([[*job.sizes[view], job.intrinsics[0, view, 0, 0]] for view in order])
+        return llff.encode(job.camera_to_world[0, order], lenses, bounds)
