@@ -75,25 +75,25 @@ class Format:
     """A format, and what its readers need.
 
     `title` is the content of its files, `used_by` what reads them, and `layout` bounds the size of an export.
-    `module` has `write(job, folder) -> Written`, which raises `InputError` if a frame or file of the run cannot be
-    read and `OutputError` if a file cannot be written, and `next_step(job, folder) -> str`, the command or menu that
-    uses the result. It may have `check(job)`, which refuses a job before anything is written. `up` is the axis that
-    points up in its world, "" where the run's world is kept. `point_bytes` is the size of a point in its files.
-    `options` are the fields of `ExportSettings` that only some formats take. A format that `cuts_outliers` drops
-    points far outside the scene, because its readers derive the extent of the scene from them. Unless the user
-    gives a scale, a run is scaled so that no point is nearer than `nearest` (0: any); metres are kept if none is
-    nearer than half of it. Formats of the `same_size` take pictures of one size alone.
-    A format that `needs_velocity` takes runs with velocities alone. Readers of one that `tests_first` test its first
-    view, so that one alone may be held out.
+    `module`, by default that of its name, has `write(job, folder) -> Written`, which raises `InputError` if a frame
+    or file of the run cannot be read and `OutputError` if a file cannot be written, and
+    `next_step(job, folder) -> str`, the command or menu that uses the result. It may have `check(job)`, which refuses
+    a job before anything is written. `up` is the axis that points up in its world, "" where the run's world is kept.
+    `point_bytes` is the size of a point in its files. `options` are the fields of `ExportSettings` that only some
+    formats take. A format that `cuts_outliers` drops points far outside the scene, because its readers derive the
+    extent of the scene from them. Unless the user gives a scale, a run is scaled so that no point is nearer than
+    `nearest` (0: any); metres are kept if none is nearer than half of it. Formats of the `same_size` take pictures of
+    one size alone. A format that `needs_velocity` takes runs with velocities alone. Readers of one that `tests_first`
+    test its first view, so that one alone may be held out.
     Formats with `animated_points` contain the middle instant alone; `animated`, all instants with up to that many.
     """
 
     name: str
     title: str
     used_by: str
-    module: str
     layout: "Layout | Callable[[ExportJob], Layout]"
     pictures: PictureUse = PictureUse.NEEDED
+    module: str = ""
     extra: str = ""
     image_format: ImageFormat = ImageFormat.PNG
     pinhole: Pinhole = Pinhole.KEEP
@@ -118,7 +118,7 @@ class Format:
     @property
     def code(self) -> Any:
         """The module of the format."""
-        return import_module(self.module)
+        return import_module(f"page4d.exporters.{self.module or self.name}")
 
     def check_number(self, noun: str, number: int, least: int, most: int | None, hints: tuple[str, str]) -> None:
         """Refuse fewer views or instants than readers need, or more than they take, with a hint for each.
@@ -172,7 +172,6 @@ _FORMATS = (
         name="colmap",
         title="pictures, camera rig, points with tracks, times",
         used_by="COLMAP, gsplat, 3D Gaussian trainers, colmap4d",
-        module="page4d.exporters.colmap",
         layout=_colmap,
         pictures=PictureUse.OPTIONAL,
         point_bytes=90,
@@ -183,7 +182,6 @@ _FORMATS = (
         name="nerfstudio",
         title="pictures, depth, masks, points",
         used_by="nerfstudio, readers of transforms.json",
-        module="page4d.exporters.nerfstudio",
         layout=_nerfstudio,
         point_bytes=15,
         max_points=200_000,
@@ -194,7 +192,7 @@ _FORMATS = (
         name="4dgaussians",
         title="pictures and points, one pinhole for all views",
         used_by="4DGaussians (MultipleView)",
-        module="page4d.exporters.trainers.multipleview",
+        module="trainers.multipleview",
         layout=Layout(files=5, points=Points.MODEL, frame_bytes=0),
         image_format=ImageFormat.JPG,
         pinhole=Pinhole.COMMON,
@@ -209,7 +207,7 @@ _FORMATS = (
         name="4dgaussians-dynerf",
         title="videos, pictures, points",
         used_by="4DGaussians (Neural 3D Video)",
-        module="page4d.exporters.trainers.dynerf",
+        module="trainers.dynerf",
         layout=Layout(files=2, per_view=1, points=Points.MODEL, frame_bytes=0),
         pinhole=Pinhole.COMMON,
         image_size=(1014, 1352),
@@ -226,7 +224,7 @@ _FORMATS = (
         name="fudan-4dgs",
         title="pictures, points with times; cameras may move",
         used_by="4d-gaussian-splatting of Fudan University",
-        module="page4d.exporters.trainers.fudan",
+        module="trainers.fudan",
         layout=Layout(files=3, points=Points.MODEL, frame_bytes=600),
         point_bytes=31,
         max_points=300_000,
@@ -237,7 +235,7 @@ _FORMATS = (
         name="spacetime",
         title="pictures and points, one COLMAP model per instant",
         used_by="SpacetimeGaussians",
-        module="page4d.exporters.trainers.spacetime",
+        module="trainers.spacetime",
         layout=Layout(files=2, per_instant=3, points=Points.INSTANTS, frame_bytes=150),
         pinhole=Pinhole.CENTERED,
         point_bytes=43,
@@ -253,7 +251,7 @@ _FORMATS = (
         name="dynamic3dgs",
         title="pictures, masks, points of the first instant",
         used_by="Dynamic3DGaussians, 4DGaussians (PanopticSports)",
-        module="page4d.exporters.trainers.dynamic3d",
+        module="trainers.dynamic3d",
         layout=Layout(files=3, points=Points.FIRST, masks=True, frame_bytes=600),
         image_format=ImageFormat.JPG,
         point_bytes=56,
@@ -270,7 +268,7 @@ _FORMATS = (
         name="easyvolcap",
         title="pictures, masks, points of every instant",
         used_by="EasyVolcap, trainers that are built on it",
-        module="page4d.exporters.trainers.easyvolcap",
+        module="trainers.easyvolcap",
         layout=_easyvolcap,
         image_format=ImageFormat.JPG,
         point_bytes=27,
@@ -282,7 +280,7 @@ _FORMATS = (
         name="freetimegs",
         title="points with velocities and times (NumPy)",
         used_by="FreeTimeGS (FreeTimeGsVanilla)",
-        module="page4d.exporters.trainers.freetime",
+        module="trainers.freetime",
         layout=Layout(files=1, points=Points.MODEL, frame_bytes=0),
         pictures=PictureUse.NONE,
         point_bytes=45,
@@ -294,7 +292,6 @@ _FORMATS = (
         name="usd",
         title="points and cameras over time (OpenUSD)",
         used_by="Blender, Houdini, Nuke, usdview",
-        module="page4d.exporters.usd",
         layout=_usd,
         pictures=PictureUse.NONE,
         cuts_outliers=False,
@@ -307,7 +304,6 @@ _FORMATS = (
         name="glb",
         title="points and cameras of one instant, or animated",
         used_by="web viewers, Blender",
-        module="page4d.exporters.glb",
         layout=Layout(files=1, points=Points.LAYERS),
         pictures=PictureUse.NONE,
         cuts_outliers=False,
@@ -321,7 +317,6 @@ _FORMATS = (
         name="splat",
         title="3D Gaussian splats of every instant (PLY)",
         used_by="SuperSplat, viewers of 3D Gaussian splats",
-        module="page4d.exporters.splat",
         layout=Layout(per_instant=1, points=Points.INSTANTS, frame_bytes=0),
         pictures=PictureUse.NONE,
         cuts_outliers=False,
@@ -333,7 +328,6 @@ _FORMATS = (
         name="npz",
         title="depth, confidence, motion, cameras (NumPy)",
         used_by="Python",
-        module="page4d.exporters.npz",
         layout=_npz,
         pictures=PictureUse.NONE,
     ),
@@ -341,7 +335,6 @@ _FORMATS = (
         name="exr",
         title="depth and confidence of every frame (OpenEXR)",
         used_by="Nuke, Blender",
-        module="page4d.exporters.exr",
         layout=Layout(per_picture=1, map_bytes=6, frame_bytes=500),
         pictures=PictureUse.NONE,
         extra="exr",
@@ -350,7 +343,6 @@ _FORMATS = (
         name="chan",
         title="cameras over time (.chan)",
         used_by="Nuke, Blender (add-on)",
-        module="page4d.exporters.chan",
         layout=Layout(per_view=1),
         pictures=PictureUse.NONE,
         up="y",
