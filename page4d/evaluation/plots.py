@@ -45,8 +45,15 @@ def write_plots(folder: Path, comparison: Comparison, evaluation: Evaluation) ->
     Raises:
         OutputError: if a file cannot be written.
     """
-    drawn = draw_plots(comparison, evaluation)
-    return tuple(write_png(folder / name, picture).path for name, picture in drawn.items())
+    pictures = {}
+    if evaluation.depth is not None:
+        pictures[FILES[0]] = _error_maps(comparison, evaluation.depth)
+        pictures[FILES[1]] = _over_time(evaluation.depth)
+    if evaluation.cameras is not None:
+        pictures[FILES[2]] = _top_view(comparison, evaluation.cameras.transform)
+    if evaluation.confidence is not None:
+        pictures[FILES[3]] = _sparsification(evaluation.confidence)
+    return tuple(write_png(folder / name, picture).path for name, picture in pictures.items())
 
 
 def check_plots(folder: Path, *, overwrite: bool) -> None:
@@ -59,19 +66,6 @@ def check_plots(folder: Path, *, overwrite: bool) -> None:
     check_folder(folder)
     for name in FILES:
         check_file(folder / name, overwrite=overwrite)
-
-
-def draw_plots(comparison: Comparison, evaluation: Evaluation) -> dict[str, Picture]:
-    """Draw every plot that the evaluation has data for: [H, W, 3] in RGB by file name."""
-    pictures = {}
-    if evaluation.depth is not None:
-        pictures[FILES[0]] = _error_maps(comparison, evaluation.depth)
-        pictures[FILES[1]] = _over_time(evaluation.depth)
-    if evaluation.cameras is not None:
-        pictures[FILES[2]] = _top_view(comparison, evaluation.cameras.transform)
-    if evaluation.confidence is not None:
-        pictures[FILES[3]] = _sparsification(evaluation.confidence)
-    return pictures
 
 
 def _error_maps(comparison: Comparison, depth: DepthReport) -> Picture:
