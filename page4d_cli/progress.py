@@ -6,7 +6,7 @@ above the line; warnings of libraries too, as rich redirects `sys.stderr` meanwh
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -174,16 +174,11 @@ class SceneProgress(ProgressObserver):
             self._display.update(round(_PARTS * sum(self._shares.values())), _PARTS * len(self._shares))
 
 
-@contextmanager
 def displayed_progress(
     label: str, amount: Callable[[int, int], str] = "{}/{}".format, *, quiet: bool = False
-) -> Iterator[ProgressDisplay]:
+) -> closing[ProgressDisplay]:
     """Show progress on stderr while the body runs."""
-    display = ProgressDisplay(label, amount, quiet=quiet, on_terminal=console.has_live_lines())
-    try:
-        yield display
-    finally:
-        display.close()
+    return closing(ProgressDisplay(label, amount, quiet=quiet, on_terminal=console.has_live_lines()))
 
 
 @contextmanager

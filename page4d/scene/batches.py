@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -90,12 +90,9 @@ class FrameBatch:
         return is_unknown(self.dynamic[0].transpose(0, 1))
 
 
-@contextmanager
-def open_batches(scene: "Scene", long_side: int, multiple: int) -> Iterator["BatchReader"]:
+def open_batches(scene: "Scene", long_side: int, multiple: int) -> AbstractContextManager["BatchReader"]:
     """Open all views for one forward pass over time, resized to `long_side` px on a canvas of `fit_views`."""
-    transforms = fit_views([view.source.size for view in scene.views], long_side, multiple)
-    with open_placed_batches(scene, transforms) as reader:
-        yield reader
+    return open_placed_batches(scene, fit_views([view.source.size for view in scene.views], long_side, multiple))
 
 
 @contextmanager
