@@ -222,12 +222,12 @@ class ExportJob:
 
     # Points
 
-    def instant_points(self, place: int) -> PointCloud:
-        """Return the points of an instant in the exported world, within the budget.
+    def instant_points(self, place: int, layer: PointLayer = PointLayer.ALL) -> PointCloud:
+        """Return the points of an instant, or of a layer of it, in the exported world, within the budget.
 
         If the budget is that of the capture, every instant gets an equal part of it, unless it has its own model.
         """
-        cloud = self._moved(self._clouds.sampled(place))
+        cloud = self._moved(self._clouds.sampled(place, layer))
         self.advance()
         return cloud
 
@@ -244,11 +244,7 @@ class ExportJob:
 
     def changing_points(self, place: int) -> PointCloud:
         """Return the points of an instant that move, or all of a run without layers, as `static_points`."""
-        if not self.has_layers:
-            return self.instant_points(place)
-        cloud = self._moved(self._clouds.sampled(place, PointLayer.MOVING))
-        self.advance()
-        return cloud
+        return self.instant_points(place, PointLayer.MOVING if self.has_layers else PointLayer.ALL)
 
     def model_points(self) -> ModelPoints:
         """Return the points of all instants as one model: static ones once, moving ones of every instant."""

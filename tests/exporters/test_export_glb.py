@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation, Slerp
 
+from page4d.choices import PointLayer
 from page4d.errors import OutputError, UsageError
 from page4d.exporters import glb
 from page4d.exporters.export import export, plan_exports
@@ -202,8 +203,8 @@ def test_an_instant_without_points(capture: Capture, tmp_path, monkeypatch):
     job, _ = plan_exports(capture.folder, "glb", tmp_path / "glb", overwrite=False, animated=True)[0]
     sampled = job.clouds.sampled
 
-    def without_the_second(place: int) -> PointCloud:
-        cloud = sampled(place)
+    def without_the_second(place: int, layer: PointLayer) -> PointCloud:
+        cloud = sampled(place, layer)
         return cloud[np.arange(0)] if place == 1 else cloud
 
     monkeypatch.setattr(job.clouds, "sampled", without_the_second)
