@@ -15,10 +15,10 @@ from torch.nn import functional
 
 from page4d.choices import MaskMeaning, Preprocess
 from page4d.conventions import IMAGE_MEAN, Scale
-from page4d.errors import Notice, UsageError
+from page4d.errors import Notice
 from page4d.geometry.camera import Cameras
 from page4d.geometry.pixels import PixelTransform, fit_views, shared_canvas
-from page4d.geometry.time_axis import is_flag, join_times, slice_times
+from page4d.geometry.time_axis import join_times, slice_times
 from page4d.geometry.transforms import camera_centers
 from page4d.geometry.warp import measure_agreement
 from page4d.scene.content import FAULTS, Fault, SmallCopy, frame_faults, small_copy
@@ -107,26 +107,6 @@ def open_placed_batches(
         ThreadPoolExecutor(1, thread_name_prefix="decode") as thread,
     ):
         yield BatchReader(scene, transforms, stack, preprocess, thread, views)
-
-
-def read_images(
-    scene: "Scene", times: Sequence[int], long_side: int, multiple: int
-) -> Float[Tensor, "one T V 3 H W"]:
-    """Decode the images of some instants, resized to `long_side` px on a canvas of `fit_views`.
-
-    Raises:
-        UsageError: if an instant does not exist.
-        InputError: if a frame cannot be decoded.
-    """
-    outside = [time for time in times if is_flag(time) or not 0 <= time < scene.num_times]
-    if outside or not times:
-        found = f"no instant {outside[0]}" if outside else "no instants"
-        raise UsageError(found, f"the scene has instants 0 to {scene.num_times - 1}")
-    if multiple < 1:
-        raise UsageError(f"multiple is {multiple}", "give the patch size of the network")
-    with open_batches(scene, long_side, multiple) as reader:
-        frames = {time: reader.read(time, time + 1).images for time in sorted(set(times))}
-    return torch.cat([frames[time] for time in times], dim=1)
 
 
 class BatchReader:

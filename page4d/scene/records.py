@@ -18,10 +18,11 @@ from page4d.conventions import METRIC_DEPTH_SCALE, Scale
 from page4d.errors import Notice, UsageError, counted
 from page4d.formats.build import orthonormalized
 from page4d.geometry.distortion import Distortion, LensModel
+from page4d.geometry.time_axis import is_flag
 from page4d.geometry.transforms import invert_rigid, move_origin
 from page4d.io.json_records import DOUBLES
 from page4d.options import SceneOptions
-from page4d.scene.batches import read_images
+from page4d.scene.batches import open_batches
 from page4d.scene.content import ViewContent
 from page4d.scene.image_file import Image
 
@@ -249,7 +250,16 @@ class Scene:
             UsageError: if an instant does not exist.
             InputError: if a frame cannot be decoded.
         """
-        return read_images(self, range(self.num_times) if times is None else list(times), long_side, multiple)
+        chosen = range(self.num_times) if times is None else list(times)
+        outside = [time for time in chosen if is_flag(time) or not 0 <= time < self.num_times]
+        if outside or not chosen:
+            found = f"no instant {outside[0]}" if outside else "no instants"
+            raise UsageError(found, f"the scene has instants 0 to {self.num_times - 1}")
+        if multiple < 1:
+            raise UsageError(f"multiple is {multiple}", "give the patch size of the network")
+        with open_batches(self, long_side, multiple) as reader:
+            frames = {time: reader.read(time, time + 1).images for time in sorted(set(chosen))}
+        return torch.cat([frames[time] for time in chosen], dim=1)
 
 
 def with_instants(scene: Scene, instants: Sequence[int]) -> Scene:
