@@ -185,6 +185,9 @@ _MAX_FRAME = 2.0**53
 Step = Callable[[], None]
 """Progress callback, called after each instant."""
 
+STILL, MOVING, NOT_LABELLED = range(3)
+"""Kinds of pixels."""
+
 _ASPECT_TOLERANCE = 0.02
 _CUBIC_KERNEL = np.ones((5, 5), dtype=np.uint8)
 
@@ -204,6 +207,7 @@ class FramePair:
     """Maps of one frame at the truth's pixels.
 
     `known` is True where the truth has a depth within the limit, `counted` where the prediction has one as well.
+    `kind` is `STILL`, `MOVING` or `NOT_LABELLED` by the true motion mask.
     """
 
     time_index: int
@@ -213,7 +217,7 @@ class FramePair:
     known: Bool[Tensor, "H W"]
     counted: Bool[Tensor, "H W"]
     confidence: Float[Tensor, "H W"]
-    dynamic: Bool[Tensor, "H W"] | None
+    kind: Int[Tensor, "H W"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,6 +256,7 @@ class Comparison:
         confidence = self.output.confidence(time_index, view.name)
         size = view.truth.image_size
         dynamic = view.truth.dynamic(number)
+        kind = np.full(size, NOT_LABELLED) if dynamic is None else np.where(dynamic, MOVING, STILL)
         return FramePair(
             time_index=time_index,
             view=view,
@@ -260,7 +265,7 @@ class Comparison:
             known=known,
             counted=known & torch.from_numpy(_covered(raw > 0, size)),
             confidence=torch.from_numpy(_resized(confidence, size, cv2.INTER_LINEAR)),
-            dynamic=None if dynamic is None else torch.from_numpy(dynamic),
+            kind=torch.from_numpy(kind),
         )
 
     def masks(self, time_index: int, view: ComparedView) -> tuple[Tensor, Tensor] | None:

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from page4d.choices import DepthAlignment
-from page4d.evaluation.comparison import Comparison, FramePair, Step
+from page4d.evaluation.comparison import MOVING, NOT_LABELLED, STILL, Comparison, FramePair, Step
 from page4d.evaluation.record import (
     RESIZING,
     ConfidenceReport,
@@ -106,11 +106,8 @@ def _frame_sums(frame: FramePair, fits: Fits) -> Float[Tensor, "8 3 fits"]:
     if DepthAlignment.MEDIAN in fits:
         prediction, truth = frame.prediction[frame.counted], frame.truth[frame.counted]
         used.append(align_depth(prediction, truth, DepthAlignment.MEDIAN))
-    moving, still = torch.zeros_like(frame.counted), torch.zeros_like(frame.counted)
-    if frame.dynamic is not None:
-        moving, still = frame.dynamic, ~frame.dynamic
-    kinds = (still, moving, ~still & ~moving)
-    return torch.stack([_pixel_sums(frame, frame.counted & kind, used) for kind in kinds], dim=1)
+    kinds = (STILL, MOVING, NOT_LABELLED)
+    return torch.stack([_pixel_sums(frame, frame.counted & (frame.kind == kind), used) for kind in kinds], dim=1)
 
 
 def _pixel_sums(frame: FramePair, chosen: Bool[Tensor, "H W"], fits: Sequence[DepthFit]) -> Float[Tensor, "8 fits"]:

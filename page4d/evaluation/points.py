@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
-from torch import Tensor
 
 from page4d.evaluation.comparison import (
+    MOVING,
+    STILL,
     Comparison,
     FramePair,
     Step,
@@ -23,9 +24,6 @@ from page4d.evaluation.record import PointReport
 from page4d.evaluation.scores import Neighbours, PointScores, Surface, score_points
 from page4d.geometry.camera import Cameras, world_points
 from page4d.geometry.transforms import Sim3, transform_points
-
-STILL, MOVING, NOT_LABELLED = range(3)
-"""Label of a point by the true motion mask at its pixel."""
 
 METRIC_THRESHOLD = 0.05
 """Default distance threshold in metres of precision, recall and F-score."""
@@ -66,7 +64,7 @@ def predicted_cloud(comparison: Comparison, frames: Sequence[FramePair], transfo
             LabelledCloud(
                 xyz=transform.apply(points).numpy(),
                 view=np.full(len(points), frame.view.index),
-                kind=_kinds(frame)[row, column].numpy(),
+                kind=frame.kind[row, column].numpy(),
                 counted=inside & frame.known[row, column].numpy(),
             )
         )
@@ -89,7 +87,7 @@ def true_cloud(frames: Sequence[FramePair]) -> LabelledCloud:
             LabelledCloud(
                 xyz=points.numpy(),
                 view=np.full(len(points), frame.view.index),
-                kind=_kinds(frame)[frame.known].numpy(),
+                kind=frame.kind[frame.known].numpy(),
                 counted=np.full(len(points), True),
             )
         )
@@ -152,12 +150,6 @@ def report_points(
         per_view={view.name: _scores(whole, threshold, "view", view.index) for view in comparison.views},
         per_time=tuple(_scores(sides, threshold) for sides in found),
     )
-
-
-def _kinds(frame: FramePair) -> Int[Tensor, "H W"]:
-    if frame.dynamic is None:
-        return torch.full(frame.truth.shape, NOT_LABELLED)
-    return torch.where(frame.dynamic, MOVING, STILL)
 
 
 def _compare(predicted: LabelledCloud, true: LabelledCloud, queries: int, random: np.random.Generator) -> _Sides:
