@@ -199,7 +199,7 @@ _SHOWN = ("abs_rel", "rotation_deg", "direction_deg", "focal", "mask_iou")
 
 
 class TrainingProgress:
-    """Shows the reports of a training; created by `observed_training`."""
+    """Shows the reports of a training; created by `page4d_cli.training.running`."""
 
     def __init__(self, display: ProgressDisplay, *, quiet: bool) -> None:
         self._display, self._quiet = display, quiet
@@ -228,13 +228,6 @@ class TrainingProgress:
     def message(self, text: str) -> None:
         """Print a line above the progress."""
         console.print_message(text, target=self._display.console)
-
-
-@contextmanager
-def observed_training(label: str, quiet: bool) -> Iterator[TrainingProgress]:
-    """Show the progress of the body on stderr; if `quiet`, its messages alone."""
-    with displayed_progress(label, quiet=quiet) as display:
-        yield TrainingProgress(display, quiet=quiet)
 
 
 class FetchDisplay:

@@ -12,7 +12,7 @@ from page4d import choices
 from page4d.errors import counted
 from page4d.options import OUTPUT, Option
 from page4d_cli import console
-from page4d_cli.progress import observed_training
+from page4d_cli.progress import TrainingProgress, displayed_progress
 from page4d_cli.stopping import recorded_stop
 
 if TYPE_CHECKING:
@@ -48,8 +48,9 @@ def running(
 
     if threads is not None:
         torch.set_num_threads(threads)
-    with recorded_stop() as stop, observed_training(label, quiet or not is_main_process()) as observer:
-        yield observer, lambda: stop.number
+    quiet = quiet or not is_main_process()
+    with recorded_stop() as stop, displayed_progress(label, quiet=quiet) as display:
+        yield TrainingProgress(display, quiet=quiet), lambda: stop.number
 
 
 def report(
