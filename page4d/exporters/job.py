@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from page4d.choices import ImageFormat, PointLayer
 from page4d.conventions import OPENGL_AXES
-from page4d.errors import UsageError, listed
+from page4d.errors import listed
 from page4d.exporters.formats import Format
 from page4d.exporters.pictures import PictureGeometry, Size
 from page4d.exporters.points import CloudReader, ModelPoints
@@ -152,11 +152,9 @@ class ExportJob:
         """Yield the exported pictures, view by view; each is decoded once.
 
         Raises:
-            UsageError: if the export has no pictures.
             InputError: if a frame cannot be decoded.
         """
-        if self.pictures is None:
-            raise UsageError(f"{self.format.name} without pictures", "pass the scene")
+        assert self.pictures is not None, f"{self.format.name} has no pictures"
         for view, (record, geometry) in enumerate(zip(self.views, self.geometry, strict=True)):
             for place, pixels in enumerate(self.pictures.read(record.name, self.instants)):
                 yield ExportPicture(place=place, view=view, pixels=geometry.picture(pixels, place))
