@@ -31,7 +31,7 @@ from page4d.scene.layout import SHOWN, Candidate, takes_notice
 from page4d.scene.probe import probe_video
 from page4d.scene.records import Clock, FrameSource, Scene, View, ViewCamera
 from page4d.scene.sidecar_values import check_depth, check_masks
-from page4d.scene.sidecars import DEPTH_MAPS, MASKS, find_sidecars, notices_of
+from page4d.scene.sidecars import DEPTH_MAPS, MASKS, find_sidecars
 from page4d.scene.timeline import build_timeline, timing
 
 _SAME_RATE = 0.05
@@ -115,7 +115,7 @@ def open_sources(
     """
     image_fps = options.image_fps or 30.0
     sources = [_probe(candidate, options, image_fps) for candidate in chosen]
-    notices = [notice for source in sources for notice in notices_of(source)]
+    notices = [notice for source in sources for notice in getattr(source, "notices", ())]
     notices += _same_file_notices(sources)
     folders = [source for source in sources if isinstance(source, ImageFolderSource)]
     notices += content_notices(folders)
@@ -227,7 +227,7 @@ def _with_calibration(scene: Scene, options: SceneOptions, all_names: tuple[str,
             *scene.notices,
             *(Notice(text) for text in calibration.notices),
             *notices,
-            *_scale_notice(placed, calibration.scale),
+            *_scale_notices(placed, calibration.scale),
         ),
     )
     return near_origin(calibrated)
@@ -237,14 +237,11 @@ UNKNOWN_UNIT = Notice("the unit of the calibration is unknown; pass ⟨calibrati
 """Notice of a scene whose lengths are arbitrary."""
 
 
-def _scale_notice(cameras: tuple[ViewCamera, ...], scale: Scale) -> tuple[Notice, ...]:
-    undistorted = sum(camera.distortion is not None for camera in cameras)
-    notices = []
-    if undistorted:
-        notices.append(Notice(f"{undistorted} of {len(cameras)} views are undistorted on load", Level.INFO))
+def _scale_notices(cameras: Sequence[ViewCamera], scale: Scale) -> Iterator[Notice]:
+    if undistorted := sum(camera.distortion is not None for camera in cameras):
+        yield Notice(f"{undistorted} of {len(cameras)} views are undistorted on load", Level.INFO)
     if scale is Scale.ARBITRARY:
-        notices.append(UNKNOWN_UNIT)
-    return tuple(notices)
+        yield UNKNOWN_UNIT
 
 
 def _with_sidecars(scene: Scene, options: SceneOptions) -> Scene:

@@ -75,7 +75,7 @@ def find_sidecars(
         Notice(f"{kind}: {notice.marked_text}", notice.level)
         for frames in paired
         if frames is not None
-        for notice in notices_of(frames.frames)
+        for notice in getattr(frames.frames, "notices", ())
     ]
     return paired, (*([Notice(f"no {kind} for {listed(missing)}")] if missing else ()), *notices)
 
@@ -89,11 +89,6 @@ def _nothing_found(kind: str, folder: Path, names: list[str]) -> UsageError:
         found += f": {names[0]}/ holds {counted(len(inside), f'{inside[0]} file')}"
         hint = _DEPTH_HINT if kind == DEPTH_MAPS else "give masks as PNG or video"
     return UsageError(found, hint)
-
-
-def notices_of(source: FrameSource) -> tuple[Notice, ...]:
-    """Return the notices of a video or image folder; other sources have none."""
-    return source.notices if isinstance(source, VideoSource | ImageFolderSource) else ()
 
 
 def _find_sidecar(kind: str, folder: Path, view: View, max_megapixels: float) -> PairedFrames | None:
