@@ -186,11 +186,10 @@ def _check_length(count: int, frames: tuple[int | None, int | None], max_frames:
 
 
 def _rate_notices(names: Sequence[str], timings: Sequence[Timing], slowest: int, fps: float | None) -> list[Notice]:
-    notices = []
     rates = [view.fps for view in timings]
-    for name, view in zip(names, timings, strict=True):
-        if view.is_variable:
-            notices.append(Notice(f"{name}: variable frame rate; frames are selected by time stamp", Level.INFO))
+    variable = [name for name, view in zip(names, timings, strict=True) if view.is_variable]
+    text = "variable frame rate; frames are selected by time stamp"
+    notices = [Notice(f"{name}: {text}", Level.INFO) for name in variable]
     known = [rate for rate in rates if rate > 0]
     if fps is not None:
         slower = [name for name, rate in zip(names, rates, strict=True) if 0 < rate < fps / 1.02]
@@ -226,14 +225,13 @@ def _span_notices(
 def _unpaired_notices(
     names: Sequence[str], paired: Sequence[NDArray[np.bool_]], grid: NDArray[np.float64]
 ) -> list[Notice]:
-    notices = []
-    for name, has_frame in zip(names, paired, strict=True):
-        lost = grid[~has_frame]
-        if len(lost):
-            count = counted(len(lost), "instant")
-            text = f"{count} left out: {name} has no frame within half a frame period (first at {lost[0]:.3f} s)"
-            notices.append(Notice(text))
-    return notices
+    lost = [(name, grid[~has_frame]) for name, has_frame in zip(names, paired, strict=True)]
+    lacks = "has no frame within half a frame period"
+    return [
+        Notice(f"{counted(len(times), 'instant')} left out: {name} {lacks} (first at {times[0]:.3f} s)")
+        for name, times in lost
+        if len(times)
+    ]
 
 
 def _gap_notices(
