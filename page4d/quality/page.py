@@ -15,7 +15,6 @@ from torch import Tensor
 
 from page4d.errors import Progress, counted, number_text, percent_text
 from page4d.formats.maps import encode_image
-from page4d.io.atomic import WrittenFile, write_bytes_atomic
 from page4d.options import in_options
 from page4d.output.reader import Output, check_not_replaced, open_output
 from page4d.plotting.canvas import DEPTH_MAP, ERROR_MAP, NO_VALUE, Color, colored
@@ -121,15 +120,6 @@ img { display: block; }
 
 Markup = str
 """Escaped HTML."""
-
-
-def write_page(inspection: Inspection, file: Path) -> WrittenFile:
-    """Write the page of a report.
-
-    Raises:
-        OutputError: if the file cannot be written.
-    """
-    return write_bytes_atomic(file, page(inspection).encode("utf-8"))
 
 
 def page(inspection: Inspection) -> str:

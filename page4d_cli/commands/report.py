@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from page4d.errors import counted, number_text, percent_text
-from page4d.io.atomic import check_file
+from page4d.io.atomic import check_file, write_bytes_atomic
 from page4d.options import OUTPUT, SCENE, Option
 from page4d_cli import console, options
 from page4d_cli.progress import count, displayed_progress
@@ -37,7 +37,7 @@ def report(
     Prints a grade from A to E, the reasons and the one thing to change first. Compares the depth of all views with
     each other, over time, and with the pictures; --json has all numbers.
     """
-    from page4d.quality.page import inspect, write_page
+    from page4d.quality.page import inspect, page
 
     if html is not None:
         check_file(html, overwrite=overwrite)
@@ -48,7 +48,7 @@ def report(
     elif not quiet:
         _print(inspection.report)
     if html is not None:
-        write_page(inspection, html)
+        write_bytes_atomic(html, page(inspection).encode("utf-8"))
         print_fields([] if as_json or quiet else [("page", str(html))])
 
 
