@@ -10,7 +10,7 @@ import mmap
 import os
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -504,12 +504,11 @@ class VideoSource:
     @contextmanager
     def open(self, size: tuple[int, int] | None = None) -> Iterator["VideoReader"]:
         """Start decoding at the first frame, resizing to `size` (height, width) if given."""
-        with open_container(self.path) as container:
-            reader = VideoReader(self, container, size or self.size)
-            try:
-                yield reader
-            finally:
-                reader.close()
+        with (
+            open_container(self.path) as container,
+            closing(VideoReader(self, container, size or self.size)) as reader,
+        ):
+            yield reader
 
 
 class VideoReader:
