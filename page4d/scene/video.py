@@ -606,12 +606,8 @@ class VideoReader:
             if frame is None or (damaged and seeked):
                 # After a seek, frames that reference frames before the key frame are broken, and none is needed.
                 continue
-            if source.pts is None:
-                index = int(np.searchsorted(source.positions, position))
-                known = index < len(source.positions) and source.positions[index] == position
-            else:
-                index = int(np.searchsorted(source.pts, frame.pts))
-                known = index < len(source.pts) and source.pts[index] == frame.pts
-            if known:
+            known, own = (source.positions, position) if source.pts is None else (source.pts, frame.pts)
+            index = int(np.searchsorted(known, own))
+            if index < len(known) and known[index] == own:
                 seeked = False
                 yield index, frame
