@@ -1,7 +1,7 @@
 """Loading of networks and encoders from weights files, at a given device and precision; the bundled network."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -137,17 +137,8 @@ def _check_copy(info: WeightsInfo) -> None:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class LoadedEncoder:
-    """An encoder in evaluation mode, with its configuration and provenance."""
-
-    encoder: nn.Module
-    config: EncoderConfig
-    info: WeightsInfo
-
-
-def load_encoder(path: Path) -> LoadedEncoder:
-    """Load an encoder in float32 on the CPU, with its configuration and provenance.
+def load_encoder(path: Path) -> tuple[nn.Module, EncoderConfig, WeightsInfo]:
+    """Load an encoder in evaluation mode in float32 on the CPU, with its configuration and provenance.
 
     Raises:
         WeightsError: if the file is missing, damaged, of another kind or of another encoder.
@@ -156,7 +147,7 @@ def load_encoder(path: Path) -> LoadedEncoder:
     with on_meta_device():
         encoder = build_encoder(config)
     encoder.load_state_dict(_read_tensors(path, encoder.state_dict(), "cpu"), assign=True)
-    return LoadedEncoder(encoder=encoder.eval(), config=config, info=info)
+    return encoder.eval(), config, info
 
 
 def fill_encoder(network: ViewTimeNetwork, path: Path, name: str) -> WeightsInfo:
@@ -168,14 +159,14 @@ def fill_encoder(network: ViewTimeNetwork, path: Path, name: str) -> WeightsInfo
     Raises:
         WeightsError: if the file is missing or damaged, or its encoder differs from that of the network.
     """
-    loaded = load_encoder(path)
+    encoder, config, info = load_encoder(path)
     own = network.config.encoder
-    if loaded.config.kind != own.kind:
+    if config.kind != own.kind:
         raise WeightsError(
-            f"'{path}' is a {loaded.config.kind}, and {name} has a {own.kind}",
+            f"'{path}' is a {config.kind}, and {name} has a {own.kind}",
             "give ⟨model⟩ a network with this encoder, as a JSON file",
         )
-    theirs, ours = asdict(loaded.config), asdict(own)
+    theirs, ours = asdict(config), asdict(own)
     differing = [key for key in theirs if key not in _FREE_SETTINGS and theirs[key] != ours[key]]
     if differing:
         raise WeightsError(
@@ -183,10 +174,9 @@ def fill_encoder(network: ViewTimeNetwork, path: Path, name: str) -> WeightsInfo
             + ", ".join(f"{ours[key]}" for key in differing),
             "give ⟨model⟩ a network with this encoder, as a JSON file",
         )
-    tensors = loaded.encoder.state_dict()
-    encoder = network.get_submodule("encoder")
-    encoder.load_state_dict({key: value for key, value in tensors.items() if not key.startswith("head.")})
-    return loaded.info
+    tensors = {key: value for key, value in encoder.state_dict().items() if not key.startswith("head.")}
+    network.get_submodule("encoder").load_state_dict(tensors)
+    return info
 
 
 def choose_device(name: str | torch.device = "auto") -> torch.device:

@@ -197,4 +197,4 @@ def test_an_encoder_is_converted_to_its_own_file(tmp_path, cli) -> None:
     rows = [" ".join(line.split()) for line in ended.out.splitlines()]
     assert "Swin (Microsoft) relative position bias tables derived 4" in rows
     assert "encoder Swin (Microsoft), 63 tensors, 377 kB; all accounted for" in rows
-    assert load_encoder(out).config.num_heads == (2, 4)
+    assert load_encoder(out)[1].num_heads == (2, 4)

@@ -72,15 +72,15 @@ class TestRuns:
 
     def test_the_released_encoder_has_metadata_without_paths_of_the_user(self, whole, scene):
         config, out = whole
-        loaded = load_encoder(out / "encoder.safetensors")
-        assert loaded.config == config.encoder
-        metadata = loaded.info.metadata
+        encoder, loaded, info = load_encoder(out / "encoder.safetensors")
+        assert loaded == config.encoder
+        metadata = info.metadata
         assert (metadata["steps"], metadata["samples"]) == ("6", "18")
         assert json.loads(metadata["loss"])[-1][0] == 18
         assert str(scene) not in json.dumps(dict(metadata))
         stored = checkpoint_of(out).modules
         name = {"mae": ("average", "encoder."), "dino": ("network", "teacher.encoder.")}[config.method.kind]
-        for key, value in loaded.encoder.state_dict().items():
+        for key, value in encoder.state_dict().items():
             assert torch.equal(value, stored[name[0]][name[1] + key])
 
     def test_a_run_with_a_time_limit_ends(self, scene, tmp_path):

@@ -71,11 +71,11 @@ def test_a_converted_file_reproduces_the_recorded_outputs(name: str, tmp_path: P
     """With the tensor names of Microsoft and of timm."""
     recorded = load_recorded(name)
     path, _ = converted(recorded.part("weights/"), tmp_path)
-    loaded = load_encoder(path)
-    assert isinstance(loaded.config, SwinConfig)
-    assert loaded.info.licence == "MIT (Microsoft)"
+    encoder, config, info = load_encoder(path)
+    assert isinstance(config, SwinConfig)
+    assert info.licence == "MIT (Microsoft)"
     with torch.no_grad():
-        assert_recorded(loaded.encoder.classify(recorded["input/images"]), recorded["output/logits"])
+        assert_recorded(encoder.classify(recorded["input/images"]), recorded["output/logits"])
     with pytest.raises(WeightsError, match="holds an encoder, not a whole network"):
         load(path, "cpu")
 
@@ -123,5 +123,5 @@ def test_converting_a_page4d_encoder_again_keeps_its_provenance(tmp_path: Path) 
     assert list(again.sources) == [Family.PAGE4D_ENCODER]
     assert (again.licence, again.description) == (first.licence, first.description)
     write_conversion(again, tmp_path / "again.safetensors")
-    before, after = (load_encoder(file).encoder.state_dict() for file in (path, tmp_path / "again.safetensors"))
+    before, after = (load_encoder(file)[0].state_dict() for file in (path, tmp_path / "again.safetensors"))
     assert all(torch.equal(after[name], value) for name, value in before.items())
