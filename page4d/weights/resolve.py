@@ -132,14 +132,7 @@ def _convert(
     observer.notice(Notice(f"converting {conversion.title}, once (kept in '{path.parent}')", Level.STEP))
     for text in conversion.blueprint.notices:
         observer.notice(Notice(text))
-    done = 0
-
-    def written(num_bytes: int) -> None:
-        nonlocal done
-        done += num_bytes
-        observer.progress(done, conversion.num_bytes, "convert")
-
-    write_conversion(conversion, path, written)
+    write_conversion(conversion, path, partial(observer.progress, stage="convert"))
     record = ConvertedFile(
         sha256=file_sha256(path), num_bytes=path.stat().st_size, family=family, sources=dict(digests)
     )

@@ -74,9 +74,9 @@ def write_tensors(
     specs: Mapping[str, TensorSpec],
     read: Callable[[str], Tensor],
     metadata: Mapping[str, str],
-    on_written: Callable[[int], None] | None = None,
+    on_written: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Write the header, then each tensor that `read` returns; `on_written` receives the number of bytes of each.
+    """Write the header, then each tensor that `read` returns; `on_written` receives the bytes so far and in all.
 
     The bytes equal those of the safetensors package: widest elements first, then by name.
     """
@@ -92,14 +92,16 @@ def write_tensors(
     text += b" " * (-len(text) % 8)
     file.write(len(text).to_bytes(8, "little"))
     file.write(text)
+    done = 0
     for name in ordered:
         spec, tensor = specs[name], read(name)
         assert (tuple(tensor.shape), tensor.dtype) == (spec.shape, spec.dtype), name
         if not is_finite(tensor):
             raise WeightsError(f"tensor '{name}' holds values that are not finite", "nothing was written")
         file.write(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        done += spec.num_bytes
         if on_written is not None:
-            on_written(spec.num_bytes)
+            on_written(done, offset)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +148,7 @@ def save_tensors(
     metadata: Mapping[str, str],
     specs: Mapping[str, TensorSpec],
     read: Callable[[str], Tensor],
-    on_written: Callable[[int], None] | None = None,
+    on_written: Callable[[int, int], None] | None = None,
 ) -> None:
     """Write the file of a network or encoder whose tensors `read` returns by name, one at a time.
 

@@ -15,10 +15,7 @@ from page4d_cli.stopping import stops_cleanly
 from page4d_cli.tables import Column, print_fields, print_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from page4d.weights.conversion.convert import PlannedConversion
-    from page4d_cli.progress import ProgressDisplay
 
 
 _NETWORKS = 'give a network as JSON, such as page4d.networks.PRESETS["vggt"].to_json()'
@@ -129,26 +126,14 @@ def convert_weights(
         metadata = None
         if not dry_run:
             with displayed_progress("convert", sizes, quiet=quiet) as progress:
-                metadata = write_conversion(conversion, out, _adding(progress, conversion.num_bytes))
+                progress.update(0, conversion.num_bytes)
+                metadata = write_conversion(conversion, out, progress.update)
     if as_json:
         console.print_json({"out": str(out), **report_document(conversion, metadata)})
     elif not quiet:
         _print(conversion, out, dry_run=dry_run)
     for notice in conversion.blueprint.notices:
         console.print_message(notice, "warning: ", "yellow")
-
-
-def _adding(progress: "ProgressDisplay", total: int) -> "Callable[[int], None]":
-    """Return a function that shows numbers of bytes as they are written, one after another."""
-    done = 0
-
-    def advance(written: int) -> None:
-        nonlocal done
-        done += written
-        progress.update(done, total)
-
-    advance(0)
-    return advance
 
 
 def _print(conversion: "PlannedConversion", out: Path, *, dry_run: bool) -> None:

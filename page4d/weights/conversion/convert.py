@@ -278,7 +278,7 @@ def check_output(out: Path, conversion: PlannedConversion | None = None, *, over
 
 
 def write_conversion(
-    conversion: PlannedConversion, out: Path, on_written: Callable[[int], None] | None = None
+    conversion: PlannedConversion, out: Path, on_written: Callable[[int, int], None] | None = None
 ) -> dict[str, str]:
     """Write the file with one tensor in memory at a time, and return its metadata.
 
