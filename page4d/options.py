@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Concatenate, ParamSpec, get_type_hints
 
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, NonNegativeFloat, NonNegativeInt, PositiveInt
 
@@ -55,11 +55,15 @@ class Option:
 
 
 _OPTION = "option"
+_Values = ParamSpec("_Values")
 
 
-def option(default: Any, *values: Any, **named: Any) -> Any:
-    """Return a field of a settings record with a default, and an `Option` of these values."""
-    return field(default=default, metadata={_OPTION: Option(*values, **named)})
+def _in_field(record: Callable[_Values, Option]) -> Callable[Concatenate[Any, _Values], Any]:
+    return lambda default, /, *values, **named: field(default=default, metadata={_OPTION: record(*values, **named)})
+
+
+option = _in_field(Option)
+"""Return a field of a settings record with a default, and an `Option` of the other values."""
 
 
 def text_form(parse: Callable[[str], object]) -> BeforeValidator:
