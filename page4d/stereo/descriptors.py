@@ -130,8 +130,8 @@ correlation is more precise, and a good depth is kept."""
 _PREDICTED_SHARE = 0.25
 """Share of the prior sigma in the uncertainty: views may agree on a wrong depth."""
 
-_NEIGHBOURHOOD = 9
-"""Side in cells of the windows in which the uncertainty is measured."""
+_NEIGHBOURHOOD, _MIN_SHARE = 9, 1e-6
+"""Side in cells of the windows in which the uncertainty is measured, and the least share of visible cells in them."""
 
 _MAX_ANGLE_DEG = 75.0
 """Largest angle between rays at which descriptors are compared: at 90 degrees the right place hardly differs."""
@@ -187,7 +187,7 @@ def similarity(
     shown = warped.visible(target.size) & (behind < _MAX_LOG_FACTOR)
     shown &= viewing_angles(depth, camera, other) <= _MAX_ANGLE_DEG
     error = window_means(behind.clamp(-_MAX_LOG_FACTOR, _MAX_LOG_FACTOR).square() * shown, _NEIGHBOURHOOD)
-    error = error / window_means(shown.to(error), _NEIGHBOURHOOD).clamp(min=MIN_DEPTH)
+    error = error / window_means(shown.to(error), _NEIGHBOURHOOD).clamp(min=_MIN_SHARE)
     sigma = (error / 2 + (_PREDICTED_SHARE * predicted).square()).sqrt()  # both maps have a half of the error
     weight = (warp.pixels_per_log_depth(depth, target.size) * sigma / _CELLS).clamp(max=1) * shown
     place = RayWarp(*(part[:, None] for part in warp)).on_grid(target.size)

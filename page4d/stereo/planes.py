@@ -61,7 +61,7 @@ nearer than `sigma`; and the largest difference in units of `sigma`."""
 _WINDOW = 3
 """Side in px of the windows whose mean colors are compared."""
 
-_MIN_COLOR = 0.01
+_MIN_COLOR, _MIN_SPREAD = 0.01, 1e-6
 
 Planes = Float[Tensor, "K 4"]
 """Unit normals n and offsets d: n X + d = 0."""
@@ -139,7 +139,7 @@ def move_onto_planes(
             deviation = _color_deviation(pixels.log_depth + change, within, view, others, images, cameras)
             similar = known[view] & (deviation <= _DEVIATION)
             if bool((within & similar).any()):
-                spread = (MAD_TO_STD * residual[within & similar].median()).clamp(min=MIN_DEPTH)
+                spread = (MAD_TO_STD * residual[within & similar].median()).clamp(min=_MIN_SPREAD)
                 cost = (residual / spread).square() + deviation.square()
                 own = similar & (residual <= (_REACH * spread).clamp(max=_MAX_REACH)) & (cost < least)
                 moved[view] = torch.where(own, pixels.log_depth + change, moved[view])
@@ -328,5 +328,5 @@ def _color_deviation(
 
 def _in_deviations(difference: Float[Tensor, "3 H W"], of: Bool[Tensor, "H W"]) -> Float[Tensor, "H W"]:
     distance = window_means(difference, _WINDOW).abs().mean(dim=0)
-    found: Tensor = distance / (MAD_TO_STD * distance[of].median()).clamp(min=MIN_DEPTH)
+    found: Tensor = distance / (MAD_TO_STD * distance[of].median()).clamp(min=_MIN_SPREAD)
     return found
