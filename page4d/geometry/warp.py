@@ -13,8 +13,7 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 from torch.nn import functional
 
-from page4d.geometry.camera import MIN_DEPTH as MIN_DEPTH
-from page4d.geometry.camera import Cameras, camera_rays, has_depth
+from page4d.geometry.camera import MIN_DEPTH, Cameras, camera_rays, has_depth
 from page4d.geometry.transforms import camera_centers
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from page4d.errors import Progress
-from page4d.geometry import warp
+from page4d.geometry import camera, warp
 from page4d.geometry.camera import Cameras, camera_rays, normalize_pixels, pixel_grid, project, resize_intrinsics
 from page4d.geometry.statistics import median
 from page4d.geometry.time_axis import spread_places
@@ -85,7 +85,7 @@ def compare_pair(view: DepthMap, other: DepthMap) -> PairComparison:
     column, row = warp.pixel_indices(warped.pixels, other.size)
     inside = warped.visible(other.size) & view.known
     found = torch.unflatten(warp.around(other.depth, column.flatten(), row.flatten()), 1, view.size)
-    own, surface = (depth.clamp(min=warp.MIN_DEPTH).log() for depth in (warped.depth, found))
+    own, surface = (depth.clamp(min=camera.MIN_DEPTH).log() for depth in (warped.depth, found))
     differences = torch.where(found > 0, own - surface, torch.inf)
     best = differences.gather(0, differences.abs().argmin(dim=0, keepdim=True))[0]
     visible = inside & best.isfinite()
@@ -103,7 +103,7 @@ def _residual(
     view: DepthMap, other: DepthMap, warped: WarpedPixels, difference: Float[Tensor, "H W"]
 ) -> Float[Tensor, "H W"]:
     """Return the distance of each pixel to the projection of the surface that the other view has there."""
-    surface = warped.depth.clamp(min=warp.MIN_DEPTH) * torch.exp(-torch.nan_to_num(difference, posinf=0.0))
+    surface = warped.depth.clamp(min=camera.MIN_DEPTH) * torch.exp(-torch.nan_to_num(difference, posinf=0.0))
     rays = normalize_pixels(warped.pixels.double(), other.camera.intrinsics.double())
     points = torch.cat([rays, torch.ones_like(rays[..., :1])], dim=-1) * surface.double()[..., None]
     relative = view.camera.world_to_camera.double() @ other.camera.camera_to_world.double()
@@ -324,7 +324,7 @@ def _frame(output: Output, instant: int, index: int, pictures: list[NDArray[np.u
     small = sampled(depth)
     size = (small.shape[0], small.shape[1])
     intrinsics = output.intrinsics_at_maps(name)[instant]
-    camera = Cameras(
+    placed = Cameras(
         world_to_camera=output.cameras.world_to_camera[instant, index],
         intrinsics=resize_intrinsics(intrinsics, 1 / step, 1 / step),
         image_size=size,
@@ -335,7 +335,7 @@ def _frame(output: Output, instant: int, index: int, pictures: list[NDArray[np.u
         pixels = torch.from_numpy(resize(pictures[index], size).copy())
         picture = pixels.permute(2, 0, 1).float() / 255
     return ComparedFrame(
-        view=DepthMap(depth=small, camera=camera),
+        view=DepthMap(depth=small, camera=placed),
         confidence=sampled(confidence),
         moving=None if moving is None else sampled(torch.from_numpy(moving)),
         picture=picture,
