@@ -8,6 +8,7 @@ import re
 import resource
 import secrets
 import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -62,6 +63,9 @@ def describe_mismatch(found: str, expected: str) -> str:
 
 LOCK_NAME = ".page4d.lock"
 _PART = re.compile(r"^\..+\.[0-9a-f]{8}\.part(\.\w+)?$", re.DOTALL)
+_SECONDS_TO_LOCK = 3600
+"""A newer empty file may be about to be locked; the clock of a network file system may differ by minutes."""
+
 _NO_LOCKS_HERE = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
 _CANNOT_SYNC_FOLDERS = (errno.EINVAL, errno.ENOTSUP)
 
@@ -166,9 +170,10 @@ def open_atomic(path: Path) -> Iterator[BinaryIO]:
         OSError: if the file cannot be written; no temporary file remains.
     """
     for left in leftovers(path):
-        with suppress(OSError), left.open("rb") as file:  # of a running process: BlockingIOError
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(file.fileno()).st_size:  # an empty one may be about to be locked
+        with suppress(OSError), left.open("rb") as file:
+            found = os.fstat(file.fileno())
+            if found.st_size or found.st_mtime < time.time() - _SECONDS_TO_LOCK:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # of a running process: BlockingIOError
                 left.unlink()
     with (
         _replacing(path, part := part_name(path)),
@@ -176,7 +181,7 @@ def open_atomic(path: Path) -> Iterator[BinaryIO]:
         open(handle, "wb", closefd=False) as file,
     ):
         with suppress(OSError):  # some network file systems have no locks
-            fcntl.flock(handle, fcntl.LOCK_EX)  # another process may hold it while it finds the file empty
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield file
 
 

@@ -9,6 +9,7 @@ import resource
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -55,7 +56,7 @@ def test_a_streamed_file_replaces_the_older_one_when_it_is_complete(tmp_path):
     assert files_below(tmp_path) == ["x"]
 
 
-def test_streamed_files_of_killed_processes_are_deleted_and_those_being_written_kept(tmp_path):
+def test_streamed_files_of_killed_processes_are_deleted_and_those_being_written_kept(tmp_path, monkeypatch):
     target, other = tmp_path / "x", tmp_path / ".y.0123abcd.part"
     killed, folder = tmp_path / ".x.0123abcd.part", tmp_path / ".x.0123abce.part"
     for path in (killed, other):
@@ -63,11 +64,21 @@ def test_streamed_files_of_killed_processes_are_deleted_and_those_being_written_
     folder.mkdir()
     created = tmp_path / ".x.0123abcf.part"
     created.touch()  # by a process that has not locked it yet
+    empty = tmp_path / ".x.0123abd0.part"
+    empty.touch()
+    os.utime(empty, (0, time.time() - 7200))
+    locked = Mock(wraps=fcntl.flock)
+    monkeypatch.setattr(atomic.fcntl, "flock", locked)
     with open_atomic(target) as first, open_atomic(target) as second:
         first.write(b"first")
         second.write(b"second")
         assert not killed.exists()
+        assert not empty.exists()
         assert created.exists()
+    assert all(call.args[1] & fcntl.LOCK_NB for call in locked.mock_calls)
+    files = [str(getattr(call.args[0], "name", "")) for call in locked.mock_calls]
+    assert str(killed) in files
+    assert str(created) not in files  # its process does not wait to lock it
     assert target.read_bytes() == b"first"
     assert other.exists()
     assert folder.is_dir()
