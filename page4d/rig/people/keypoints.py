@@ -371,15 +371,8 @@ def _path(source: FrameSource, frames: Sequence[int]) -> Path | None:
         return None
     # The ends of a folder's first and last image do not show that another one was edited.
     files = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in getattr(source, "files", ())]
-    key = [
-        VERSION,
-        identity.num_bytes,
-        identity.sha256_ends,
-        files,
-        list(source.size),
-        list(frames),
-        POSE_MODEL.sha256,
-    ]
+    lists = [list(source.size), list(frames)]
+    key = [VERSION, identity.num_bytes, identity.sha256_ends, files, *lists, POSE_MODEL.sha256]
     name = hashlib.sha256(json.dumps(key).encode()).hexdigest()
     return cache_folder() / "keypoints" / f"{name}{_SUFFIX}"
 
