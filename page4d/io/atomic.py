@@ -63,9 +63,7 @@ def describe_mismatch(found: str, expected: str) -> str:
 
 LOCK_NAME = ".page4d.lock"
 _PART = re.compile(r"^\..+\.[0-9a-f]{8}\.part(\.\w+)?$", re.DOTALL)
-_SECONDS_TO_LOCK = 3600
-"""A newer empty file may be about to be locked; the clock of a network file system may differ by minutes."""
-
+_SECONDS_TO_LOCK = 3600  # the clock of a network file system may differ by minutes
 _NO_LOCKS_HERE = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
 _CANNOT_SYNC_FOLDERS = (errno.EINVAL, errno.ENOTSUP)
 
@@ -171,7 +169,7 @@ def open_atomic(path: Path) -> Iterator[BinaryIO]:
     """
     for left in leftovers(path):
         with suppress(OSError), left.open("rb") as file:
-            found = os.fstat(file.fileno())
+            found = os.fstat(file.fileno())  # a new empty one may be about to be locked
             if found.st_size or found.st_mtime < time.time() - _SECONDS_TO_LOCK:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # of a running process: BlockingIOError
                 left.unlink()

@@ -2,14 +2,16 @@
 
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from pydantic import JsonValue
 
 import page4d
+from page4d.choices import CalibrationMatch
 from page4d.errors import UsageError
+from page4d.formats.calibrations import read_lenses
+from page4d.io.atomic import file_sha256
 from page4d.io.input_files import reading_again
 from page4d.io.json_records import readable
 from page4d.options import ReconstructSettings, describe_settings, option_name
@@ -17,11 +19,9 @@ from page4d.rig.records import RigRegistration
 from page4d.run.plan import RunPlan
 from page4d.run.predictor import PRECISION_NAMES
 from page4d.run.state_records import RunState
-from page4d.scene.identity import files_of
-from page4d.scene.image_file import image_name
-from page4d.scene.records import Scene
+from page4d.scene.identity import files_of, identify
+from page4d.scene.records import FrameSource, Scene
 
-_EDGE_BYTES = 1 << 20
 _WITHOUT_EFFECT = ("preview", "strict_seams", "check_calibration", "memory_bytes", "max_frames", "max_megapixels")
 _TEXTS = {"companions": "masks or depth"}
 """Names in messages of what is recorded under a key that is no option."""
@@ -84,8 +84,8 @@ def _differences(earlier: dict[str, Any], now: dict[str, Any]) -> list[str]:
 def fingerprint_of(plan: RunPlan) -> dict[str, JsonValue]:
     """Return everything that the result's bytes depend on.
 
-    Files are identified by content, not by path: a run may be resumed from another folder. Settings are included by
-    their names, so that a difference can be reported by the option.
+    Files of options are identified by content, inputs by names, sizes, times and their ends, not by folder. Settings
+    are included by their names, so that a difference can be reported by the option.
     """
     scene, predictor, registration = plan.scene, plan.predictor, plan.evidence.registration
     placed = [] if registration is None else registration.model_dump(mode="json")["cameras"]
@@ -107,18 +107,15 @@ def fingerprint_of(plan: RunPlan) -> dict[str, JsonValue]:
 def input_fingerprint(scene: Scene, settings: ReconstructSettings) -> dict[str, JsonValue]:
     """Return the part of the fingerprint that is known before a scene without calibration is registered."""
     described = describe_settings(scene.options, settings)
-    paths = {name: value for name, value in vars(settings).items() if isinstance(value, Path)}
     return {
         **{name: value for name, value in described.items() if name not in (*_WITHOUT_EFFECT, *_OPENED)},
-        **{name: _source_fingerprint("", _files_at(path)) for name, path in paths.items()},
+        **_option_fingerprints(scene, settings),
         "version": page4d.__version__,
         "mask_meaning": scene.mask_meaning.value,
         "depth_levels": scene.depth_levels,
-        "inputs": {
-            readable(view.name): _source_fingerprint(view.source.label, files_of(view.source)) for view in scene.views
-        },
+        "inputs": {readable(view.name): _source_fingerprint(view.source) for view in scene.views},
         "companions": {
-            f"{readable(view.name)} {kind}": _source_fingerprint(paired.frames.label, files_of(paired.frames))
+            f"{readable(view.name)} {kind}": _source_fingerprint(paired.frames)
             for view in scene.views
             for kind, paired in (("mask", view.mask), ("depth", view.depth))
             if paired is not None
@@ -131,32 +128,31 @@ def _digest(value: object) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()
 
 
-def _files_at(path: Path) -> list[Path]:
-    """Return a file, or the files in a folder."""
-    return sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else [path]
+def _option_fingerprints(scene: Scene, settings: ReconstructSettings) -> dict[str, JsonValue]:
+    """Identify what is read of the files of options: their names, and other files in a folder, may differ."""
+    floor, names = settings.floor_at, scene.view_names
+    by_name = names if scene.options.calibration_match is CalibrationMatch.NAME else None
+    lenses = () if settings.intrinsics is None else read_lenses(settings.intrinsics, by_name).cameras
+    tracks = [] if settings.tracks2d is None else [settings.tracks2d / f"{name}.npz" for name in names]
+    sizes = [[lens.name, lens.image_size, lens.nominal_width] for lens in lenses]
+    with reading_again("a file of ⟨floor_at⟩ or ⟨tracks2d⟩"):
+        return {
+            "intrinsics": _digest([sizes, [f"{lens.intrinsics.tolist()}{lens.distortion}" for lens in lenses]]),
+            "floor_at": None if floor is None else file_sha256(floor),
+            "tracks2d": [file_sha256(file) if file.is_file() else None for file in tracks],
+        }
 
 
-def _source_fingerprint(label: str, files: list[Path]) -> str:
-    digest = hashlib.sha256(os.fsencode(label))
-    for path in files:
-        with reading_again(path.name if len(files) == 1 else image_name(path)):
-            size = path.stat().st_size
-            digest.update(os.fsencode(f"{path.name} {size} {path.stat().st_mtime_ns}"))
-            if len(files) == 1:
-                with path.open("rb") as file:
-                    digest.update(file.read(_EDGE_BYTES))
-                    file.seek(max(size - _EDGE_BYTES, 0))
-                    digest.update(file.read(_EDGE_BYTES))
-    return digest.hexdigest()
+def _source_fingerprint(source: FrameSource) -> str:
+    ends = repr(identify(source))
+    with reading_again(source.label):
+        changed = [[path.name, path.stat().st_mtime_ns] for path in files_of(source)]
+    return _digest([source.label, changed, ends])
 
 
 def _cameras_fingerprint(scene: Scene) -> str | None:
     if scene.calibration is None:
         return None
-    parts = [
-        f"{camera.world_to_camera.tolist()}{camera.intrinsics.tolist()}{camera.distortion}"
-        for camera in (view.camera for view in scene.views)
-        if camera is not None
-    ]
-    offset = "" if scene.world_offset is None else str(scene.world_offset)
-    return hashlib.sha256("".join([*parts, offset, scene.up or ""]).encode()).hexdigest()
+    cameras = [view.camera for view in scene.views if view.camera is not None]
+    parts = [f"{each.world_to_camera.tolist()}{each.intrinsics.tolist()}{each.distortion}" for each in cameras]
+    return _digest([parts, str(scene.world_offset), scene.up])

@@ -200,22 +200,41 @@ def test_a_memory_that_no_chunk_lists_is_not_used(stopped: Path, tmp_path, whole
     assert contents(out) == whole
 
 
-FILES = [name for name, kind in get_type_hints(ReconstructSettings).items() if Path in get_args(kind)]
+LENSES = "1 PINHOLE 16 12 20 20 8 6\n"
+IMAGES = "1 1 0 0 0 0 0 0 1 cam01.png\n\n2 1 0 0 0 0 0 1 1 cam02.png\n\n"
+FILES = {
+    "floor_at": ("floor.csv", {"floor.csv": "point,view,x,y"}, "point,view,y,x"),
+    "tracks2d": (".", {"cam01.npz": "1", "cam02.npz": "1"}, "2"),
+    "intrinsics": (
+        ".",
+        {"sparse/0/images.txt": IMAGES, "sparse/0/cameras.txt": LENSES},
+        LENSES.replace("20", "21"),
+    ),
+}
+"""The path of an option in a folder, the files there, and another text of the last one."""
 
 
-@pytest.mark.parametrize("place", ["", "/a.npz"])
+def test_all_options_with_files_are_identified():
+    kinds = get_type_hints(ReconstructSettings)
+    assert FILES.keys() == {name for name, kind in kinds.items() if Path in get_args(kind)}
+
+
 @pytest.mark.parametrize("option", FILES)
-def test_files_of_options_are_identified_by_content(option: str, place: str, tmp_path):
+def test_files_of_options_are_identified_by_content(option: str, tmp_path):
+    place, files, other = FILES[option]
+
     def found(name: str) -> object:
-        settings = ReconstructSettings(motion=True, **{option: tmp_path / f"{name}{place}"})
+        settings = ReconstructSettings(motion=True, **{option: tmp_path / name / place})
         return fingerprint.input_fingerprint(CAPTURE.scene(), settings)[option]
 
-    (tmp_path / "first").mkdir()
-    (tmp_path / "first/a.npz").write_text("1")
-    shutil.copytree(tmp_path / "first", tmp_path / "copy")
+    for name, text in (("first", {}), ("copy", {}), ("changed", {[*files][-1]: other})):
+        for file, content in (files | text).items():
+            (tmp_path / name / file).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name / file).write_text(content)
+            os.utime(tmp_path / name / file, (0, 9 if name == "copy" else 0))
+    (tmp_path / "copy/.DS_Store").touch()
     assert found("copy") == found("first")
-    (tmp_path / "copy/a.npz").write_text("2")
-    assert found("copy") != found("first")
+    assert found("changed") != found("first")
 
 
 def test_masks_and_depth_are_recorded_under_a_key_and_reported_in_words(stopped: Path, tmp_path):
