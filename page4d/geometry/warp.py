@@ -109,33 +109,39 @@ _NORMAL_STEP = 2
 """Pixels on each side between which the normals of a depth map are measured."""
 
 
-def surface_normals(
-    depth: Float[Tensor, "*batch H W"], intrinsics: Float[Tensor, "*batch 3 3"]
-) -> Float[Tensor, "*batch H W 3"]:
-    """Return the normals of depth maps in the frames of their cameras, towards them; NaN or 0 without depth."""
+class Surfaces(NamedTuple):
+    """Points of depth maps [*batch H W 3] in the frames of their cameras, and their unit normals towards these."""
+
+    points: Float[Tensor, "*batch H W 3"]
+    normals: Float[Tensor, "*batch H W 3"]
+
+    def facing(self, place: tuple[int | Tensor, ...], camera: Cameras, other: Cameras) -> Float[Tensor, "*place"]:
+        """Return the cosine of the angle between the normals at some places and the directions to another camera.
+
+        It is negative where the surface faces away from the other camera, which cannot see it, and 0 where it has no
+        normal.
+        """
+        center = (camera.world_to_camera @ other.camera_to_world)[:3, 3].to(self.points)
+        direction = functional.normalize(center - self.points[place], dim=-1)
+        return (direction * self.normals[place]).sum(-1).nan_to_num()
+
+
+def surfaces_of(depth: Float[Tensor, "*batch H W"], intrinsics: Float[Tensor, "*batch 3 3"]) -> Surfaces:
+    """Return the surfaces that depth maps show."""
     points = camera_rays(intrinsics.to(depth), depth.shape[-2:]) * depth[..., None]
     down, across = (_differences(points, axis) for axis in (-3, -2))
-    normals = functional.normalize(torch.linalg.cross(down, across, dim=-1), dim=-1)
-    return torch.where((normals * points).sum(-1, keepdim=True) > 0, -normals, normals)
+    return Surfaces(points, functional.normalize(torch.linalg.cross(across, down, dim=-1), dim=-1).neg_())
 
 
 def _differences(points: Float[Tensor, "*batch H W 3"], axis: int) -> Float[Tensor, "*batch H W 3"]:
-    """Return the difference of the points after and before each; at the border, of those that exist."""
+    """Return the differences of points along an axis, on the side where depth changes less: that of the surface."""
     places = torch.arange(points.shape[axis], device=points.device)
-    before, after = ((places + step).clamp(0, len(places) - 1) for step in (-_NORMAL_STEP, _NORMAL_STEP))
-    return points.index_select(axis, after) - points.index_select(axis, before)
-
-
-def facing(
-    depth: Float[Tensor, "H W"], normals: Float[Tensor, "H W 3"], camera: Cameras, other: Cameras
-) -> Float[Tensor, "H W"]:
-    """Return the cosine of the angle between the normal of each pixel's surface and the direction to another camera.
-
-    It is negative where the surface faces away, so that the other camera cannot see it, and 0 without depth.
-    """
-    center = (camera.world_to_camera @ other.camera_to_world)[:3, 3].to(depth)
-    direction = center - camera_rays(camera.intrinsics.to(depth), depth.shape[-2:]) * depth[..., None]
-    return (functional.normalize(direction, dim=-1) * normals).sum(-1).nan_to_num()
+    near = [(places + step).clamp(0, len(places) - 1) for step in (-_NORMAL_STEP, _NORMAL_STEP)]
+    before, after = points - points.index_select(axis, near[0]), points.index_select(axis, near[1]) - points
+    changes = [
+        torch.where(step.any(-1), step[..., 2].abs(), torch.inf).nan_to_num(torch.inf) for step in (before, after)
+    ]
+    return torch.where((changes[0] < changes[1])[..., None], before, after)
 
 
 def sample(

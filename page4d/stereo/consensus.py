@@ -19,13 +19,13 @@ from page4d.geometry.camera import MIN_DEPTH, Cameras, camera_rays
 from page4d.geometry.statistics import MAD_TO_STD
 from page4d.geometry.warp import (
     Agreement,
+    Surfaces,
     compared_views,
-    facing,
     measure_agreement,
     pixel_indices,
     ray_warp,
     sample,
-    surface_normals,
+    surfaces_of,
 )
 from page4d.networks.layers.execution import on_threads
 from page4d.records import Predictions
@@ -54,6 +54,10 @@ _MOVING_SEARCHES = ((1.0, 81, 1), (0.05, 21, 2))
 all distances, then finely around what was found. Few are averaged: a surface is next to hypotheses outside the visual
 hull."""
 
+_REPEATED = 0.01
+"""Share of moving pixels beyond the fine search from which all distances are searched again: wrong views mislead the
+others at first."""
+
 _MOVING_SUPPORT, _MOVING_VIOLATION = 2.0, 1.0
 """The same for the moving surface of another view; multiplied by its confidence, which is lower where things move."""
 
@@ -77,7 +81,7 @@ _MIN_DIFFERENCES = 100
 """Pixels that such a measurement needs."""
 
 _FACING = 0.3
-"""Cosine of the angle between a surface and the direction to a camera from which the camera sees it well."""
+"""Cosine of the angle between the normal of a surface and the direction to a camera that sees it well."""
 
 _FREE_SPACE = 2.0
 """Standard deviations in front of another view's surface from which a hypothesis is in its free space."""
@@ -89,7 +93,7 @@ _MAX_PENALTY, _MAX_STEP = 2.0, 0.3
 """Log factors of neighbouring pixels are penalized linearly up to this difference."""
 
 _OUTLIER = 1.0
-"""Log likelihood by which the depth of a moving pixel is less an outlier than as accurate as views agree."""
+"""Log of the prior odds that the depth of a moving pixel is as accurate as views agree rather than an outlier."""
 
 _ITERATIONS = 2
 _REACH = 3
@@ -162,12 +166,17 @@ def reach_moving_consensus(
     support, violation = _MOVING_SUPPORT * weight, _MOVING_VIOLATION * weight + _SILHOUETTE * behind
     own = depth.log()
     initial = torch.where(behind, background.log_depth, own)
-    surfaces = initial.exp()
-    normals = surface_normals(surfaces, cameras.intrinsics)
-    measured = measured_spread(initial, moving, cameras, normals)
+    surfaces = surfaces_of(initial.exp(), cameras.intrinsics)
+    measured = measured_spread(initial, moving, cameras, surfaces)
     parts = [(view, part) for view in range(len(initial)) if (part := bounding_box(moving[view])) is not None]
-    current, base = initial, own
-    for reach, number, averaged in _MOVING_SEARCHES:
+    current = initial
+    wide, fine = _MOVING_SEARCHES
+    for search in (wide, wide, fine):
+        reach, number, averaged = search
+        far = ((current - own)[moving].abs() > fine[0]).double().mean()
+        if search is wide and current is not initial and float(far) < _REPEATED:
+            continue
+        base = own if search is wide else torch.where(moving, current, own)
         hypotheses = torch.linspace(-reach, reach, number).to(depth)
         step = float(hypotheses[1] - hypotheses[0])
         spread = max(measured, step)
@@ -180,9 +189,10 @@ def reach_moving_consensus(
             found = _prior(start - own[view][part][chosen] + hypotheses[:, None], spread, trust)  # K N
             rays = camera_rays(cameras.intrinsics[view], (initial.shape[-2], initial.shape[-1]))[part][chosen]
             for other in compared_views(cameras, view):
-                seen = facing(surfaces[other], normals[other], cameras[other], cameras[view])
-                shown = (seen / _FACING).clamp(0, 1)
-                surface = _Surface(current[other], spreads[other], support[other] * shown, violation[other])
+                place = (other, moving[other])
+                shown = (surfaces.facing(place, cameras[other], cameras[view]) / _FACING).clamp(0, 1)
+                seen = torch.zeros_like(own[other]).masked_scatter(moving[other], shown)
+                surface = _Surface(current[other], spreads[other], support[other] * seen, violation[other])
                 found += _hidden(_evidence(start, rays, hypotheses, cameras[view], cameras[other], surface))
             score = found.new_zeros(len(chosen), len(hypotheses), chosen.shape[1])
             score.transpose(0, 1)[:, chosen] = found
@@ -193,7 +203,6 @@ def reach_moving_consensus(
             mean = _mean_around_best(score, hypotheses, averaged)
             moved[view][part] = torch.where(moving[view][part], base[view][part] + mean, moved[view][part])
         current = moved
-        base = torch.where(moving, current, own)
     return torch.where(moving, current.exp(), depth)
 
 
@@ -222,11 +231,11 @@ def measured_spread(
     log_depth: Float[Tensor, "V H W"],
     known: Bool[Tensor, "V H W"],
     cameras: Cameras,
-    normals: Float[Tensor, "V H W 3"] | None = None,
+    surfaces: Surfaces | None = None,
 ) -> float:
     """Return the robust standard deviation of the log depth of one surface between two views, within its bounds.
 
-    With `normals`, only surfaces that face both cameras count: others are compared with other sides of their object.
+    With `surfaces`, only those that face both cameras count: others are compared with other sides of their object.
     """
     size = (log_depth.shape[-2], log_depth.shape[-1])
     depth = log_depth.exp()
@@ -234,14 +243,16 @@ def measured_spread(
     for view in range(len(log_depth)):
         rays = camera_rays(cameras.intrinsics[view], size)
         for other in compared_views(cameras, view):
-            warped = ray_warp(rays, cameras[view], cameras[other]).to(log_depth).at(depth[view], MIN_DEPTH)
+            warped = ray_warp(rays, cameras[view], cameras[other]).to(log_depth).at(depth[view])
             column, row = pixel_indices(warped.pixels, size)
             beyond = (warped.depth.clamp(min=MIN_DEPTH).log() - log_depth[other, row, column]).abs()
-            counts = warped.visible(size, MIN_DEPTH) & known[view] & known[other, row, column]
-            if normals is not None:
-                shown = facing(depth[other], normals[other], cameras[other], cameras[view])[row, column]
-                counts &= facing(depth[view], normals[view], cameras[view], cameras[other]).minimum(shown) > _FACING
-            found.append(beyond[counts & (beyond < _SAME_SURFACE)])
+            counts = warped.visible(size) & known[view] & known[other, row, column] & (beyond < _SAME_SURFACE)
+            differences = beyond[counts]
+            if surfaces is not None:
+                own = surfaces.facing((view, counts), cameras[view], cameras[other])
+                seen = surfaces.facing((other, row[counts], column[counts]), cameras[other], cameras[view])
+                differences = differences[own.minimum(seen) > _FACING]
+            found.append(differences)
     differences = torch.cat(found) if found else log_depth.new_zeros(0)
     if len(differences) < _MIN_DIFFERENCES:
         return _MAX_SPREAD

@@ -9,7 +9,7 @@ from torch import Tensor
 from page4d.geometry.camera import Cameras, camera_rays, project, unproject
 from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.geometry.transforms import transform_points
-from page4d.geometry.warp import facing, ncc, ray_warp, sample, sample_grid, surface_normals, window_means
+from page4d.geometry.warp import ncc, ray_warp, sample, sample_grid, surfaces_of, window_means
 
 SIZE = (24, 32)
 
@@ -112,14 +112,14 @@ def test_surfaces_face_the_cameras_in_front_of_them() -> None:
     poses[:, :3, 3] = -places
     cameras = Cameras(world_to_camera=poses, intrinsics=matrix.expand(3, 3, 3), image_size=size)
     depth[0, 0] = torch.nan
-    normals = surface_normals(depth, matrix)
-    known = ~normals.isnan().any(-1)
+    surfaces = surfaces_of(depth, matrix)
+    known = ~surfaces.normals.isnan().any(-1)
     assert known[3:, 3:].all()
-    torch.testing.assert_close(normals[known], normal.expand_as(normals)[known])
+    torch.testing.assert_close(surfaces.normals[known], normal.expand(*size, 3)[known])
     towards = places[:, None, None] - camera_rays(matrix, size) * depth[..., None]
     cosine = (towards * normal).sum(-1) / towards.norm(dim=-1)
     for other in range(3):
-        found = facing(depth, normals, cameras[0], cameras[other])
+        found = surfaces.facing((...,), cameras[0], cameras[other])
         torch.testing.assert_close(found[known], cosine[other][known])
         assert (found[~known] == 0).all()
-    assert (facing(depth, normals, cameras[0], cameras[2]) < 0).any()
+    assert (surfaces.facing((...,), cameras[0], cameras[2]) < 0).any()
