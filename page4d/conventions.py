@@ -38,6 +38,14 @@ METRIC_DEPTH_SCALE = 1000.0
 """Levels of a metric 16-bit depth PNG per metre, as written by RGB-D sensors."""
 
 
+class ClockOrigin(StrEnum):
+    """Time 0 of the clock of a scene."""
+
+    STAMPS = "time stamp"
+    EARLIEST = "start of the earliest view"
+    FILE = "sync file"
+
+
 class Scale(StrEnum):
     """Unit of length of a result."""
 

@@ -8,8 +8,8 @@ far outside of the image, but not outside of what the lens can show.
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -245,7 +245,8 @@ class CalibratedCamera:
     `intrinsics` [3, 3] are in px with the top-left pixel's centre at (0.5, 0.5). `image_size` is (height, width), or
     None if the file does not declare it. If the file states only a field of view, `intrinsics` are for an image of
     `nominal_width`, and the principal point is the centre of any image. `world_to_camera` is [4, 4], or [F, 4, 4] for
-    a moving camera: its F frames are identified by `frames` (file stems) or `times` (seconds on the common clock).
+    a moving camera: its F frames are identified by `frames` (file stems) or `times` (seconds on the common clock, on
+    which its view begins at `start_s`, None where that is unknown).
 
     Raises:
         InputError: if a matrix or the image size is invalid, or no real lens has such numbers (`check_lens`).
@@ -258,6 +259,7 @@ class CalibratedCamera:
     distortion: Distortion | None = None
     frames: tuple[str, ...] | None = None
     times: tuple[float, ...] | None = None
+    start_s: float | None = None
     nominal_width: float | None = None
 
     def __post_init__(self) -> None:
@@ -317,9 +319,8 @@ class Calibration:
 
     `scale` is METRIC if the camera positions are in metres. `file_unit` is the unit that the file declares ("m", "cm"
     or "mm"), or None; `up` is the axis that points up in an upright world, or None; `start_ns` is the time stamp of
-    time 0, 0 without one, `starts` the times at which views begin, by name. `notices` are warnings about a readable
-    file. The cameras of an `unnamed` calibration belong to the views in the natural order of their names. `format` is
-    set by `read_calibration`.
+    time 0, None without one. `notices` are warnings about a readable file. The cameras of an `unnamed` calibration
+    belong to the views in the natural order of their names. `format` is set by `read_calibration`.
 
     Raises:
         InputError: if there is no camera, or two cameras have the same name.
@@ -331,8 +332,7 @@ class Calibration:
     format: str = ""
     file_unit: str | None = None
     up: UpAxis | None = None
-    start_ns: int = 0
-    starts: Mapping[str, float] = field(default_factory=dict)
+    start_ns: int | None = None
     notices: tuple[str, ...] = ()
     unnamed: bool = False
 
@@ -349,21 +349,6 @@ class Calibration:
     def names(self) -> tuple[str, ...]:
         """Camera names in the order of the file."""
         return tuple(camera.name for camera in self.cameras)
-
-    def on_clock(self, start_ns: int | None, starts: Mapping[str, float]) -> "Calibration":
-        """Return it with times on the clock of a scene: that of its time stamps, or on which its views begin.
-
-        The times stay as they are if either has neither, or if the views begin at other times relative to each other.
-        """
-        shifts = [starts[name] - start for name, start in self.starts.items() if name in starts] or [0.0]
-        late = shifts[0] if max(shifts) - min(shifts) < _SAME else 0.0
-        if start_ns and self.start_ns:
-            late = (self.start_ns - start_ns) / 1e9
-        cameras = [
-            camera if camera.times is None else replace(camera, times=tuple(time + late for time in camera.times))
-            for camera in self.cameras
-        ]
-        return replace(self, cameras=tuple(cameras))
 
     def is_same(self, other: "Calibration") -> bool:
         """Return True if two calibrations have the same cameras, up to the digits of text files."""

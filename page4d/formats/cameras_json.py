@@ -17,7 +17,7 @@ from torch import Tensor
 
 import page4d
 from page4d.choices import UpAxis
-from page4d.conventions import DESCRIPTION, INTEGER_PIXEL_CENTER, PIXEL_CENTER, Scale
+from page4d.conventions import DESCRIPTION, INTEGER_PIXEL_CENTER, PIXEL_CENTER, ClockOrigin, Scale
 from page4d.errors import InputError, ShapeError
 from page4d.formats.build import FileSchema, Matrix3, Matrix4, Side, WidthHeight, make_camera
 from page4d.formats.camera_model import CORRECTION_HINT, ROTATION_TOLERANCE, CalibratedCamera, Calibration
@@ -31,7 +31,7 @@ from page4d.io.json_records import DOUBLES, RESTORE_RECORD, FileModel, format_js
 
 _PixelCenter = Annotated[float, Field(ge=0.0, le=1.0)]
 _BY_VALUE = Strict(strict=False)
-"""Annotates an enumeration: files hold its values, of which a strict schema takes none."""
+"""Annotates what a strict schema takes no value of a file for: an enumeration, or an integer written as 1e18."""
 
 _MAX_DRIFT = 1e-6
 """Relative change over time up to which intrinsics are considered constant."""
@@ -80,7 +80,6 @@ class _OutputView(_Camera):
 class _Document(FileSchema):
     pixel_center: _PixelCenter | None = None
     up: object = None
-    start_ns: int = 0
     times: list[float] = Field(default=[])
 
 
@@ -97,6 +96,7 @@ class _Conventions(FileSchema):
 class _Output(_Document):
     views: dict[str, dict[str, object]]
     conventions: _Conventions = _Conventions()
+    start_ns: Annotated[int | None, _BY_VALUE] = None
     scale: Annotated[Scale, _BY_VALUE] = Scale.ARBITRARY
 
 
@@ -175,19 +175,17 @@ def _read_output(path: Path, output: _Output) -> Calibration:
     if center is None:
         raise InputError(f"{path.name}: conventions.pixel_center is unknown", "write (0.5, 0.5) or (0, 0)")
     cameras, notices = [], []
-    starts: dict[str, float] = {}
     for name, raw in output.views.items():
         view = validated(_OutputView, raw, path.name, name)
-        starts |= {} if view.start_s is None else {name: view.start_s}
         over_time = torch.tensor(view.intrinsics, dtype=torch.float64).reshape(-1, 3, 3)
         with error_context(path.name, name):
             if len(over_time) > 1 and len(output.times) != len(over_time):
                 raise InputError(f"{len(over_time)} intrinsics for {len(output.times)} times", CORRECTION_HINT)
         intrinsics, notice = _median_intrinsics(path.name, name, over_time)
         given = {"intrinsics": intrinsics, "image_size": tuple(view.image_size[::-1]), "pixel_center": center}
-        cameras.append(_built(path.name, name, view, output.times, **given))
+        cameras.append(replace(_built(path.name, name, view, output.times, **given), start_s=view.start_s))
         notices += [] if notice is None else [notice]
-    return replace(_calibration(path, output.scale, cameras, notices, output), starts=starts)
+    return replace(_calibration(path, output.scale, cameras, notices, output), start_ns=output.start_ns)
 
 
 def _built(label: str, name: str, camera: _Camera, times: list[float] | None, **given: Any) -> CalibratedCamera:
@@ -209,7 +207,6 @@ def _calibration(
         scale=scale,
         cameras=tuple(cameras),
         up=_axis(document.up),
-        start_ns=document.start_ns,
         file_unit="m" if scale is Scale.METRIC else None,
         notices=tuple(notices),
     )
@@ -231,8 +228,9 @@ class CaptureCameras:
     """Cameras of T instants and V views in double precision; `intrinsics` belong to the original images.
 
     `image_sizes` are the original (height, width) of every view, `map_sizes` those of its maps, none if it has no
-    maps; `times` are seconds on the common clock, whose 0 is the time stamp `start_ns`, 0 without one, and on which
-    the views begin at `starts`. `up` is the axis that points up in an upright world, None where it is unknown.
+    maps; `times` are seconds on the common clock, whose 0 is the time stamp `start_ns`, None without one, and on
+    which views begin at `starts`. The file has `start_ns` only of clocks from time stamps, and no `starts` of those
+    from a sync file. `up` is the axis that points up in an upright world, None where it is unknown.
     """
 
     times: Float[Tensor, " T"]
@@ -242,8 +240,9 @@ class CaptureCameras:
     intrinsics: Float[Tensor, "T V 3 3"]
     scale: Scale
     map_sizes: tuple[tuple[int, int], ...] = ()
-    start_ns: int = 0
+    start_ns: int | None = None
     starts: tuple[float, ...] = ()
+    clock_origin: ClockOrigin = ClockOrigin.EARLIEST
     up: UpAxis | None = None
 
     def intrinsics_at(self, view: int, size: tuple[int, int]) -> Float[Tensor, "T 3 3"]:
@@ -284,7 +283,7 @@ class _Run(FileModel):
     scale: Scale
     unit: Literal["metre", "arbitrary"]
     up: Annotated[UpAxis | None, BeforeValidator(_axis)] = None
-    start_ns: int = 0
+    start_ns: int | None = None
     times: Annotated[Float[Tensor, " T"], DOUBLES]
     views: dict[str, _RunView]
 
@@ -296,13 +295,14 @@ def write_cameras_json(path: Path, cameras: CaptureCameras) -> WrittenFile:
         OutputError: if the file cannot be written.
     """
     views: dict[str, Any] = {}
+    starts = () if cameras.clock_origin is ClockOrigin.FILE else cameras.starts
     for view, name in enumerate(cameras.view_names):
         height, width = cameras.image_sizes[view]
         poses, intrinsics = cameras.world_to_camera[:, view], cameras.intrinsics[:, view]
         views[readable(name)] = {
             "image_size": [width, height],
             "static": is_constant(poses),
-            **({"start_s": cameras.starts[view]} if cameras.starts else {}),
+            **({"start_s": starts[view]} if starts else {}),
             "intrinsics": _compact(intrinsics),
             "world_to_camera": _compact(poses),
         }
@@ -316,7 +316,7 @@ def write_cameras_json(path: Path, cameras: CaptureCameras) -> WrittenFile:
         "scale": cameras.scale.value,
         "unit": cameras.scale.unit,
         **_up_entry(cameras.up),
-        **({"start_ns": cameras.start_ns} if cameras.start_ns else {}),
+        **({"start_ns": cameras.start_ns} if cameras.clock_origin is ClockOrigin.STAMPS else {}),
         "times": cameras.times.tolist(),
         "views": views,
     }
@@ -355,6 +355,9 @@ def read_cameras_json(path: Path) -> CaptureCameras:
         raise InputError(f"'{path}': a world_to_camera has no rotation", RESTORE_RECORD)
     if not bool((poses[..., :3, 3].abs() <= _MAX_TRANSLATION).all()):
         raise InputError(f"'{path}': a camera is too far from the origin", RESTORE_RECORD)
+    starts = tuple(view.start_s for view in content.views.values() if view.start_s is not None)
+    if len(starts) not in (0, len(content.views)):
+        raise InputError(f"'{path}': start_s is in {len(starts)} of {len(content.views)} views", RESTORE_RECORD)
     return CaptureCameras(
         times=content.times,
         view_names=tuple(content.views),
@@ -364,6 +367,7 @@ def read_cameras_json(path: Path) -> CaptureCameras:
         scale=content.scale,
         up=content.up,
         start_ns=content.start_ns,
-        starts=tuple(view.start_s for view in content.views.values() if view.start_s is not None),
+        starts=starts,
+        clock_origin=ClockOrigin.EARLIEST if content.start_ns is None else ClockOrigin.STAMPS,
         map_sizes=tuple(view.map_size[::-1] for view in content.views.values() if view.map_size),
     )

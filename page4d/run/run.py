@@ -408,8 +408,9 @@ class Run:
             intrinsics=torch.cat([chunk.intrinsics for chunk in self.finished]),
             scale=self.world.scale,
             map_sizes=tuple(transform.map_size for transform in self.plan.map_transforms),
-            start_ns=self.scene.start_ns or 0,
+            start_ns=self.scene.start_ns,
             starts=tuple(view.clock.offset_s for view in self.scene.views),
+            clock_origin=self.scene.clock_origin,
             up=self.scene.up,
         )
         files = write_capture_cameras(self.layout, cameras)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from page4d.choices import CalibrationMatch, CalibrationResize
+from page4d.conventions import ClockOrigin
 from page4d.errors import InputError, Notice, counted, listed, similar_names
 from page4d.formats.build import ImageCamera, ImageName, join_images, pinhole
 from page4d.formats.camera_model import CalibratedCamera, Calibration, check_lens, check_rig, world_offset
@@ -22,6 +23,8 @@ from page4d.geometry.transforms import interpolate_rigid, move_origin
 from page4d.io.input_files import CAMERA_IN_NAME, CAMERA_NAME, CAMERA_WORD, composed, natural_key
 from page4d.scene.images import ImageFolderSource
 from page4d.scene.records import Scene, View, ViewCamera
+from page4d.scene.stamps import NS
+from page4d.scene.timeline import timing
 
 _OTHER_SIZE = 0.15
 """Deviation of all principal points from the centres that is one of the image size, in units of half the image."""
@@ -205,6 +208,34 @@ def as_moving_camera(calibration: Calibration, views: Sequence[View]) -> Calibra
         if camera.is_static
     ]
     return replace(calibration, cameras=join_images(calibration.path.name, images), unnamed=False)
+
+
+def on_clock_of(
+    scene: Scene, pairs: Sequence[tuple[CalibratedCamera, View]], run: Calibration
+) -> tuple[CalibratedCamera, ...]:
+    """Return the cameras of a run with times on the clock of a scene that may have other views.
+
+    Clocks from time stamps differ by those of time 0, others by the median difference of the starts of moving views.
+    Time 0 of a sync file may be that of the run or any other one: starts must be the same.
+
+    Raises:
+        InputError: if differences vary by more than half a frame, or a start is not that in the sync file.
+    """
+    moving = [(camera, view) for camera, view in pairs if camera.times is not None]
+    late = 0.0
+    if scene.clock_origin is ClockOrigin.STAMPS and scene.start_ns is not None and run.start_ns is not None:
+        late = (run.start_ns - scene.start_ns) / NS
+    elif shifts := [view.clock.offset_s - one.start_s for one, view in moving if one.start_s is not None]:
+        least, most = min(shifts), max(shifts)
+        rate = max(timing(view.source.frame_times).fps or 30 for _, view in moving)
+        if (max(most, -least) if scene.clock_origin is ClockOrigin.FILE else most - least) > 0.5 / rate:
+            text = f"views of moving cameras start {least:+.3f} to {most:+.3f} s later by {scene.synchronisation}"
+            raise InputError(f"{run.path.name}: {text} than in its run", "use the views and clocks of that run")
+        late = median(shifts)
+    return tuple(
+        camera if camera.times is None else replace(camera, times=tuple(time + late for time in camera.times))
+        for camera, _ in pairs
+    )
 
 
 def place_cameras(

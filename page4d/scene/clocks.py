@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from page4d.choices import SyncMode
+from page4d.conventions import ClockOrigin
 from page4d.errors import InputError, Level, Notice, UsageError, counted, listed, shortened, unknown_name
 from page4d.io import documents
 from page4d.io.documents import DocumentError, DocumentMissingError
@@ -47,6 +48,7 @@ class Synchronisation:
     clocks: tuple[Clock, ...]
     method: str
     notices: tuple[Notice, ...] = ()
+    origin: ClockOrigin = ClockOrigin.EARLIEST
     start_ns: int | None = None
 
 
@@ -100,13 +102,16 @@ class _Evidence:
     kind: str
     clocks: Mapping[str, Clock]
     notices: Sequence[Notice] = ()
+    origin: ClockOrigin = ClockOrigin.EARLIEST
     start_ns: int | None = None
     files: tuple[str, ...] = ()
 
     def used(self, names: Iterable[str], notices: Sequence[Notice]) -> Synchronisation:
         """Return the clocks of all views; those without evidence start at time 0."""
         clocks = tuple(self.clocks.get(name, Clock()) for name in names)
-        return Synchronisation(clocks=clocks, method=self.kind, notices=tuple(notices), start_ns=self.start_ns)
+        return Synchronisation(
+            clocks=clocks, method=self.kind, notices=tuple(notices), origin=self.origin, start_ns=self.start_ns
+        )
 
 
 _TOGETHER = _Evidence(SAME_START, {})
@@ -200,7 +205,8 @@ def _tables(folder: Path, views: _Views) -> _Evidence:
     start = min((int(ns[0]) for ns in stamps.values()), default=0)
     clocks = {name: _frame_clock((ns - start) / NS, views[name]) for name, ns in stamps.items()}
     files = tuple(sorted({tables[name].label for name in stamps}))
-    return _Evidence(f"time stamps in {listed(files)}", clocks, notices, start if stamps else None, files)
+    start_ns = start if stamps else None
+    return _Evidence(f"time stamps in {listed(files)}", clocks, notices, ClockOrigin.STAMPS, start_ns, files)
 
 
 def _of_frames(times: NDArray[Any], source: FrameSource, label: str) -> NDArray[Any]:
@@ -245,8 +251,8 @@ def _by_file(file: Path, views: _Views, clocks: dict[str, Clock]) -> Synchronisa
     for name in timed:
         times = _of_frames(np.array(clocks[name].frame_times), views[name], f"{file.name}: {name}")
         clocks[name] = _frame_clock(times - start if is_dated else times, views[name])
-    origin = round(start * NS) if is_dated else None
-    return _Evidence(f"file {file.name}", clocks, start_ns=origin).used(views, notices)
+    origin, start_ns = (ClockOrigin.STAMPS, round(start * NS)) if is_dated else (ClockOrigin.FILE, None)
+    return _Evidence(f"file {file.name}", clocks, origin=origin, start_ns=start_ns).used(views, notices)
 
 
 def _stamps_of_names(views: _Views) -> _Evidence:
@@ -261,7 +267,7 @@ def _stamps_of_names(views: _Views) -> _Evidence:
     if first is not None and first.origin == "midnight":
         starts = {name: (start + DAY_NS // 2) % DAY_NS - DAY_NS // 2 for name, start in starts.items()}
     clocks = {name: Clock(offset_s=(start - min(starts.values())) / NS) for name, start in starts.items()}
-    return _Evidence("time stamps in the file names", clocks)
+    return _Evidence("time stamps in the file names", clocks, origin=ClockOrigin.STAMPS)
 
 
 def start_of_clock(sources: Sequence[FrameSource], clocks: Sequence[Clock]) -> int | None:

@@ -20,6 +20,7 @@ from page4d.scene.calibration import (
     match_cameras,
     named_as_views,
     near_origin,
+    on_clock_of,
     place_cameras,
     views_of_names,
 )
@@ -88,6 +89,7 @@ def open_scene(
         options=options,
         mask_meaning=options.mask_meaning,
         synchronisation=sync.method,
+        clock_origin=sync.origin,
         start_ns=start_of_clock(sources, sync.clocks) if sync.start_ns is None else sync.start_ns,
         notices=(
             *found.notices,
@@ -182,7 +184,7 @@ def _with_calibration(scene: Scene, options: SceneOptions, all_names: tuple[str,
     by_name = options.calibration_match is CalibrationMatch.NAME
     calibration = read_calibration(
         options.calibration, options.calibration_unit, scene.view_names if by_name else None
-    ).on_clock(scene.start_ns, {view.name: view.clock.offset_s for view in scene.views})
+    )
     if by_name:
         calibration = named_as_views(as_moving_camera(calibration, scene.views), all_names)
     cameras = match_cameras(
@@ -201,7 +203,8 @@ def _with_calibration(scene: Scene, options: SceneOptions, all_names: tuple[str,
     ]
     if not known:
         raise UsageError("⟨again⟩ names all calibrated views", "leave one out, or pass the file as ⟨intrinsics⟩")
-    kept, views = zip(*known, strict=True)
+    _, views = zip(*known, strict=True)
+    kept = on_clock_of(scene, known, calibration)
     placed, notices = place_cameras(kept, views, options.calibration_resize, options.calibration)
     of_name = {view.name: camera for view, camera in zip(views, placed, strict=True)}
     lacking = [view.name for view, camera in zip(scene.views, cameras, strict=True) if camera is None]

@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, TypeAdapter
 from torch import Tensor
 
 from page4d.choices import MEASURED_CLOCKS, MaskMeaning, UpAxis
-from page4d.conventions import METRIC_DEPTH_SCALE, Scale
+from page4d.conventions import METRIC_DEPTH_SCALE, ClockOrigin, Scale
 from page4d.errors import Notice, UsageError, counted
 from page4d.formats.build import orthonormalized
 from page4d.geometry.distortion import Distortion, LensModel
@@ -159,7 +159,8 @@ class Scene:
     """A synchronized capture: V views on one clock and T instants at which every view has a frame.
 
     No frame is decoded yet. `times` are in seconds on the common clock, whose 0 is the time stamp `start_ns` of the
-    frames in nanoseconds: since 1970 for dates; None without time stamps. `scale` is the unit of the calibration,
+    frames in nanoseconds: since 1970 for dates; None without time stamps. If clocks are not from these
+    (`clock_origin`), it is that of one view. `scale` is the unit of the calibration,
     `up` the axis that points up in its world, if it is upright.
     Cameras are about the `world_offset` of a calibration whose coordinates are too large for single precision, and
     `surveyed` has their poses in its world, by view.
@@ -178,6 +179,7 @@ class Scene:
     depth_levels: float = METRIC_DEPTH_SCALE
     synchronisation: str = "same start"
     start_ns: int | None = None
+    clock_origin: ClockOrigin = ClockOrigin.EARLIEST
     calibration: str | None = None
     other_files: tuple[Path, ...] = ()
     notices: tuple[Notice, ...] = field(default=())

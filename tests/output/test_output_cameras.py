@@ -52,7 +52,7 @@ def test_cameras_json_is_read_back_exactly(tmp_path: Path, cameras: CaptureCamer
     assert (found.view_names, found.image_sizes, found.scale) == (NAMES, SIZES, Scale.METRIC)
 
 
-def test_the_axis_that_points_up_is_kept_and_others_are_ignored(tmp_path: Path):
+def test_the_axis_that_points_up_is_kept_and_values_of_other_tools_are_ignored(tmp_path: Path):
     layout, cameras = OutputLayout(tmp_path, NAMES), capture_cameras(made_capture(3))
     write_capture_cameras(layout, cameras)
     assert b'"up"' not in layout.cameras.read_bytes()
@@ -65,8 +65,11 @@ def test_the_axis_that_points_up_is_kept_and_others_are_ignored(tmp_path: Path):
     assert read_calibration(tmp_path / "rig.json").up is UpAxis.MINUS_Z
     content = json.loads((tmp_path / "rig.json").read_text())
     for foreign in ([0, 0, 1], "auto", 3, "up"):
-        (tmp_path / "rig.json").write_text(json.dumps(content | {"up": foreign}))
+        (tmp_path / "rig.json").write_text(json.dumps(content | {"up": foreign, "start_ns": foreign}))
         assert read_calibration(tmp_path / "rig.json").up is None
+    for start_ns in (None, 1.7e18):
+        layout.cameras.write_text(json.dumps(json.loads(layout.cameras.read_text()) | {"start_ns": start_ns}))
+        assert read_calibration(layout.cameras).start_ns == read_cameras_json(layout.cameras).start_ns == start_ns
 
 
 def test_cameras_json_records_conventions_units_and_sizes(tmp_path: Path):
@@ -176,6 +179,7 @@ def test_records_of_inconsistent_shapes_are_refused(cameras: CaptureCameras):
     [
         ('"scale": "metric"', '"scale": "metric", "more": 1', "more: unknown key"),
         ('"scale": "metric"', '"scale": "miles"', "scale: "),
+        ('"static": ', '"start_s": 0.5, "static": ', "start_s is in 1 of 4 views"),
         ('"times": [', '"times": [NaN, ', "line 15: NaN is not a JSON number"),
         ('"times": [', '"times": [0.0, ', "world_to_camera is not one matrix, or 3, for"),
         ("[0.0, 0.0, 0.0, 1.0]", "[0.0, 0.0, 1.0]", "world_to_camera: .* rows differ in length"),

@@ -30,6 +30,9 @@ from page4d.scene.open import open_scene
 from page4d.scene.records import Clock, Scene, View
 from tests.run.test_reconstruct import SETTINGS, StopAt, bytes_of, uncalibrated
 from tests.run.truth import TruthPredictor, exact_predictions, random_similarity
+from tests.scene.clip_writers import counter_image, write_images
+from tests.scene.test_assign_cameras import NUMBERED, SIZE, STAMPED, moving
+from tests.scene.test_assign_cameras import write_calibration as write_rig
 
 CAPTURE = SyntheticCapture(seed=1, num_views=3, num_times=2, image_size=(24, 32))
 
@@ -214,6 +217,27 @@ def test_a_large_world_is_the_same_after_resume(rig: Path, survey: Path, tmp_pat
     run_of(rig, rig / "survey.json", out, existing=ExistingOutput.RESUME)
     for name in ("points/frame_000001.ply", "cameras.json"):
         assert (out / name).read_bytes() == (survey / name).read_bytes()
+
+
+@pytest.mark.parametrize(("first_ns", "trimmed"), [(STAMPED, 1), (NUMBERED, 0)], ids=["time stamps", "numbers"])
+def test_moving_cameras_of_a_run_are_those_of_the_same_frames_of_one_of_its_views(
+    first_ns: int, trimmed: int, tmp_path: Path
+) -> None:
+    own, _ = moving(times := [tenth / 10 for tenth in range(9)])
+    calibration = write_rig(tmp_path / "rig.json", {"a": own, "b": own}, times=times)
+    for name, first in {"a": 0, "b": 2}.items():
+        files = [f"{first_ns + tenth * 10**8:010}.png" for tenth in range(first, first + 6)]
+        write_images(tmp_path / "rig" / name, {file: counter_image(count, SIZE) for count, file in enumerate(files)})
+        write_images(tmp_path / "depth" / name, {file: np.full(SIZE, 2000, np.uint16) for file in files})
+    options = {"depth": tmp_path / "depth", "image_fps": 10, "preview": False, "observer": None}
+    reconstruct(tmp_path / "rig", out=tmp_path / "run", calibration=calibration, **options)
+    for file in files[:trimmed]:
+        (tmp_path / "rig/b" / file).unlink()
+    changes = {"views": ("b",), "frames": (0, 4 - trimmed), "calibration": tmp_path / "run/cameras.json"}
+    reconstruct(tmp_path / "rig", out=tmp_path / "again", **options | changes)
+    whole, part = (open_output(tmp_path / name).cameras for name in ("run", "again"))
+    assert whole.starts == (0.0, 0.2)
+    torch.testing.assert_close(part.world_to_camera[:, 0], whole.world_to_camera[trimmed:, 1])
 
 
 def test_predicted_cameras_in_a_large_world_have_exact_rotations():

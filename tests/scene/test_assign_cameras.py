@@ -1,6 +1,7 @@
 """Calibrated cameras are assigned to views by name or order, to their image sizes and instants."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,15 @@ from scipy.spatial.transform import Rotation, Slerp
 from page4d.choices import CalibrationResize
 from page4d.conventions import Scale
 from page4d.errors import InputError, Level, UsageError
-from page4d.formats.cameras_json import CaptureCameras, read_cameras_json, write_cameras_json
+from page4d.formats.cameras_json import CaptureCameras, write_cameras_json
 from page4d.geometry.camera import project
 from page4d.geometry.transforms import transform_points
 from page4d.options import SceneOptions
 from page4d.rig.lens import lenses_of
 from page4d.scene.batches import open_batches, scene_cameras
+from page4d.scene.clocks import Synchronisation
 from page4d.scene.open import open_scene
+from page4d.scene.records import Clock, Scene
 from tests.scene.clip_writers import counter_image, write_counter_clip, write_images, write_sync
 
 SIZE = (48, 64)
@@ -224,31 +227,92 @@ def test_poses_of_a_moving_camera_are_interpolated_on_the_common_clock(folder: P
     np.testing.assert_allclose(batch.cameras.world_to_camera[0, :, 0], found[3:5], atol=1e-12)
 
 
-@pytest.mark.parametrize("first_ns", [1_700_000_000_000_000_000, 0], ids=["time stamps", "frame numbers"])
-def test_poses_of_a_run_are_those_of_the_same_frames_of_a_subset_of_its_views(first_ns: int, tmp_path: Path) -> None:
-    """Without the first view, time 0 is the start of another one."""
-    for name, numbers in {"a": range(6), "b": range(2, 8)}.items():
-        pictures = {f"{first_ns + number * 10**8:010}.png": counter_image(number, SIZE) for number in numbers}
-        write_images(tmp_path / "rig" / name, pictures)
-    times = torch.arange(8, dtype=torch.float64) / 10
-    poses = torch.from_numpy(moving(times.tolist())[1])[:, None].expand(-1, 2, -1, -1)
+STAMPED, NUMBERED = 1_700_000_000_000_000_000, 0
+OF_FILE = {"a": 0.0, "b": 0.2, "c": 0.3}
+TRIMMED = {name: start + 0.5 for name, start in OF_FILE.items()}
+
+
+@pytest.mark.parametrize(
+    ("first_ns", "clocks", "again", "views", "more"),
+    [
+        (STAMPED, None, None, "b", {}),
+        (STAMPED, None, None, "cb", {}),
+        (STAMPED, None, None, "bc", {"trimmed": 5}),
+        (STAMPED, None, (0.0, 0.7), "ba", {"ahead": 0.5, "found": "-0.700 to +0.700 s later by people than"}),
+        (STAMPED, None, (0.7, 0.0), "ba", {"ahead": 0.5}),
+        (STAMPED, (0.0, 0.2, 0.3), None, "b", {"ahead": 0.5}),
+        (STAMPED, (0.0, 0.2, 0.3), (0.1, 0.0), "cb", {"ahead": 0.5}),
+        (STAMPED, OF_FILE, OF_FILE, "b", {"ahead": 0.5}),
+        (STAMPED, OF_FILE, OF_FILE, "ba", {"ahead": 0.5}),
+        (STAMPED, OF_FILE, TRIMMED, "bc", {"ahead": 0.5, "trimmed": 5}),
+        (NUMBERED, OF_FILE, TRIMMED, "abc", {"trimmed": 5}),
+        (NUMBERED, None, None, "b", {}),
+        (NUMBERED, None, None, "cb", {}),
+        (NUMBERED, None, OF_FILE, "ab", {}),
+        (NUMBERED, None, {"b": 0.0}, "b", {"found": "-0.200 to -0.200 s later by file s.json than in its run"}),
+        (NUMBERED, (0.0, 0.0, 0.0), (0.0,), "c", {}),
+        (NUMBERED, (0.0, 0.2, 0.3), (0.0, 0.1003), "bc", {}),
+        (NUMBERED, (0.0, 0.2, 0.3), (0.0, 0.2, 0.34), "abc", {"shown": "ab"}),
+        (NUMBERED, (0.0, 0.2, 0.3), (0.0, 0.2), "bc", {"found": "-0.200 to -0.100 s later by people than"}),
+        (NUMBERED, (0.0, 0.2, 0.3), (0.0, 0.2), "bc", {"moving": "c", "shown": "c"}),
+        (NUMBERED, None, None, "b", {"name": "rig_{}"}),
+        (NUMBERED, None, None, "bc", {"name": "x{}", "calibration_match": "order", "used": "bc"}),
+    ],
+)
+def test_poses_of_a_run_are_those_of_the_same_frames_in_another_selection_of_its_views(
+    first_ns: int, clocks: Any, again: Any, views: str, more: dict[str, Any], tmp_path: Path
+) -> None:
+    """Clocks are from names of images, a file (by view), or measured (in the order of the views)."""
+    usual = {"ahead": 0.0, "trimmed": 0, "found": None, "moving": "abc", "shown": "abc", "name": "{}", "used": "abc"}
+    more = usual | more
+    folder, cut = tmp_path / "rig", more.pop("trimmed")
+    for name, first in {"a": 0, "b": 2, "c": 3}.items():
+        late = 10**9 * more["ahead"] * (name != "a")
+        shown = {f"{first_ns + int(late) + (first + k) * 10**8:010}.png": counter_image(k, SIZE) for k in range(12)}
+        write_images(folder / name, shown)
+
+    def opened(clocks: Any, views: str, **changes: Any) -> Scene:
+        given = {}
+        if isinstance(clocks, dict):
+            given["sync"] = tmp_path / "s.json"
+            given["sync"].write_text(json.dumps({"views": {name: {"offset_s": clocks[name]} for name in clocks}}))
+        elif clocks is not None:
+            of_views = tuple(Clock(offset_s=start) for start in clocks)
+            given["synchronisation"] = Synchronisation(clocks=of_views, method="people")
+        return open_scene(folder, views=tuple(views), image_fps=10, **given, **changes)
+
+    run = opened(clocks, "abc")
+    frame_s = {view.name: view.clock.to_common(view.source.frame_times) for view in run.views}
+    times = torch.arange(-20, 40, dtype=torch.float64) / 10
+    paths = torch.from_numpy(moving(times.tolist())[1])
+    used = more.pop("used")
     cameras = CaptureCameras(
         times=times,
-        view_names=("a", "b"),
-        image_sizes=(SIZE, SIZE),
-        world_to_camera=poses,
-        intrinsics=torch.tensor(INTRINSICS, dtype=torch.float64).expand(8, 2, -1, -1),
+        view_names=tuple(more["name"].format(name) for name in used),
+        image_sizes=(SIZE,) * len(used),
+        world_to_camera=torch.stack([paths if n in more["moving"] else paths[:1].expand_as(paths) for n in used], 1),
+        intrinsics=torch.tensor(INTRINSICS, dtype=torch.float64).expand(60, len(used), -1, -1),
         scale=Scale.METRIC,
-        start_ns=first_ns,
-        starts=() if first_ns else (0.0, 0.2),
+        start_ns=run.start_ns,
+        starts=tuple(view.clock.offset_s for view in run.views if view.name in used),
+        clock_origin=run.clock_origin,
     )
     write_cameras_json(tmp_path / "cameras.json", cameras)
-    read = read_cameras_json(tmp_path / "cameras.json")
-    assert (read.start_ns, read.starts) == (cameras.start_ns, cameras.starts)
-    for views, shown in ((("a", "b"), poses[2:6, 0]), (("b",), poses[2:8, 0])):
-        options = {"views": views, "image_fps": 10}
-        scene = open_scene(tmp_path / "rig", calibration=tmp_path / "cameras.json", **options)
-        torch.testing.assert_close(scene.views[-1].camera.world_to_camera, shown, rtol=0, atol=1e-6)
+    for name in "abc":
+        for file in sorted((folder / name).iterdir())[:cut]:
+            file.unlink()
+    given = {"calibration": tmp_path / "cameras.json", **more}
+    found, shown, *_ = (given.pop(key) for key in ("found", "shown", "moving", "name", "ahead"))
+    if found:
+        with pytest.raises(InputError, match=re.escape(found)):
+            opened(again, views, **given)
+        return
+    scene = opened(again, views, **given)
+    for index, view in enumerate(scene.views):
+        true = torch.from_numpy(moving(frame_s[view.name][np.array(view.indices) + cut].tolist())[1])
+        if view.name in shown:
+            found = scene.in_files(index, view.camera.world_to_camera)
+            torch.testing.assert_close(found, true, rtol=0, atol=2e-3)
 
 
 def test_poses_that_do_not_cover_the_scene_are_refused(folder: Path, tmp_path: Path) -> None:

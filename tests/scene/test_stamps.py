@@ -12,6 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from page4d.conventions import ClockOrigin
 from page4d.errors import InputError, Page4DError, UsageError
 from page4d.scene.open import open_scene
 from page4d.scene.stamps import NS, find_stamp_tables, stamps_of_names
@@ -330,6 +331,7 @@ def test_frames_are_paired_by_tables_of_time_stamps(kind: str, tmp_path: Path):
     assert [[KEPT[view.name][index] for index in view.indices] for view in scene.views] == [common] * 2
     assert scene.synchronisation.startswith("time stamps in ")
     assert scene.start_ns == pytest.approx(start_s * 1e9, abs=200)
+    assert scene.clock_origin is ClockOrigin.STAMPS
     np.testing.assert_allclose(scene.times, np.array(common) * PERIOD, atol=4e-3)
     first, second = (view.clock.rate for view in scene.views)
     assert second == pytest.approx(first, rel=0.02), "lost frames are no drift of a clock"
@@ -415,13 +417,13 @@ def test_a_sync_file_may_have_the_times_of_all_frames(tmp_path: Path):
     (tmp_path / "sync.json").write_text(json.dumps({"views": clocks}))
     scene = open_scene(tmp_path)
     assert [view.indices for view in scene.views] == [(1, 2, 3, 4, 5), (0, 1, 3, 4, 5)]
-    assert scene.start_ns is None
+    assert (scene.start_ns, scene.clock_origin) == (None, ClockOrigin.FILE)
     clocks["b"] = {"times_s": [1.7e9 + n / 30 for n in range(6)]}
     clocks["a"] = {"times_s": [1.7e9 + n / 30 for n in range(1, 7)]}
     (tmp_path / "sync.json").write_text(json.dumps(clocks))
     scene = open_scene(tmp_path)
     assert [view.indices for view in scene.views] == [(0, 1, 2, 3, 4), (1, 2, 3, 4, 5)]
-    assert scene.start_ns == 1_700_000_000 * NS
+    assert (scene.start_ns, scene.clock_origin) == (1_700_000_000 * NS, ClockOrigin.STAMPS)
 
 
 @pytest.mark.parametrize(
