@@ -115,28 +115,22 @@ def write(calibration: Calibration, path: Path) -> None:
     for camera in calibration.cameras:
         assert camera.image_size is not None
         height, width = camera.image_size
-        content: dict[str, object] = {
+        cameras[readable(camera.name)] = {
             "width": width,
             "height": height,
             "intrinsics": camera.intrinsics.tolist(),
             "world_to_camera": camera.world_to_camera.tolist(),
+            **({} if camera.distortion is None else {"distortion": asdict(camera.distortion)}),
         }
-        if camera.distortion is not None:
-            content["distortion"] = asdict(camera.distortion)
-        cameras[readable(camera.name)] = content
     head = {"page4d": page4d.__version__, "pixel_center": PIXEL_CENTER, "scale": calibration.scale.value}
-    text = (
-        format_json({**head, "unit": calibration.scale.unit, **_up_entry(calibration.up), "cameras": cameras}) + "\n"
-    )
-    write_bytes_atomic(path, text.encode())
+    document = {**head, "unit": calibration.scale.unit, **_up_entry(calibration.up), "cameras": cameras}
+    write_bytes_atomic(path, (format_json(document) + "\n").encode())
 
 
 def _read_truth(path: Path, truth: _Truth) -> Calibration:
     check_count(path, len(truth.cameras))
     notices: list[str] = []
-    center = truth.pixel_center
-    if center is None:
-        center = _declared_center(truth.convention)
+    center = _declared_center(truth.convention) if truth.pixel_center is None else truth.pixel_center
     if center is None:
         center = PIXEL_CENTER
         notices = [f"{path.name} declares no pixel centre; (0.5, 0.5) is assumed for the top-left pixel"]

@@ -210,10 +210,8 @@ def as_moving_camera(calibration: Calibration, views: Sequence[View]) -> Calibra
     return replace(calibration, cameras=join_images(calibration.path.name, images), unnamed=False)
 
 
-def on_clock_of(
-    scene: Scene, pairs: Sequence[tuple[CalibratedCamera, View]], run: Calibration
-) -> tuple[CalibratedCamera, ...]:
-    """Return the cameras of a run with times on the clock of a scene that may have other views.
+def seconds_later(scene: Scene, pairs: Sequence[tuple[CalibratedCamera, View]], run: Calibration) -> float:
+    """Return how much later the times of moving cameras of a run are on the clock of a scene with other views.
 
     Clocks from time stamps differ by those of time 0, others by the median difference of the starts of moving views.
     Time 0 of a sync file may be that of the run or any other one: starts must be the same.
@@ -222,26 +220,27 @@ def on_clock_of(
         InputError: if differences vary by more than half a frame, or a start is not that in the sync file.
     """
     moving = [(camera, view) for camera, view in pairs if camera.times is not None]
-    late = 0.0
     if scene.clock_origin is ClockOrigin.STAMPS and scene.start_ns is not None and run.start_ns is not None:
-        late = (run.start_ns - scene.start_ns) / NS
-    elif shifts := [view.clock.offset_s - one.start_s for one, view in moving if one.start_s is not None]:
-        least, most = min(shifts), max(shifts)
-        rate = max(timing(view.source.frame_times).fps or 30 for _, view in moving)
-        if (max(most, -least) if scene.clock_origin is ClockOrigin.FILE else most - least) > 0.5 / rate:
-            text = f"views of moving cameras start {least:+.3f} to {most:+.3f} s later by {scene.synchronisation}"
-            raise InputError(f"{run.path.name}: {text} than in its run", "use the views and clocks of that run")
-        late = median(shifts)
-    return tuple(
-        camera if camera.times is None else replace(camera, times=tuple(time + late for time in camera.times))
-        for camera, _ in pairs
-    )
+        return (run.start_ns - scene.start_ns) / NS
+    shifts = [view.clock.offset_s - one.start_s for one, view in moving if one.start_s is not None] or [0.0]
+    least, most = min(shifts), max(shifts)
+    rate = max((timing(view.source.frame_times).fps or 30 for _, view in moving), default=30)
+    if (max(most, -least) if scene.clock_origin is ClockOrigin.FILE else most - least) > 0.5 / rate:
+        text = f"views of moving cameras start {least:+.3f} to {most:+.3f} s later by {scene.synchronisation}"
+        raise InputError(f"{run.path.name}: {text} than in its run", "use the views and clocks of that run")
+    return median(shifts)
 
 
 def place_cameras(
-    cameras: Sequence[CalibratedCamera], views: Sequence[View], resize: CalibrationResize | None, file: Path
+    cameras: Sequence[CalibratedCamera],
+    views: Sequence[View],
+    resize: CalibrationResize | None,
+    file: Path,
+    late: float,
 ) -> tuple[tuple[ViewCamera, ...], tuple[Notice, ...]]:
     """Convert calibrated cameras to the image sizes of the views and to the instants of the scene.
+
+    These are `late` seconds after the same instants on the clock of the calibration.
 
     Raises:
         InputError: if image sizes differ and `resize` is None, or the poses of a moving camera do not cover the
@@ -250,7 +249,7 @@ def place_cameras(
     matrices, notices = fit_lenses(cameras, views, resize, file)
     placed = tuple(
         ViewCamera(
-            world_to_camera=_poses_at(camera, view, file),
+            world_to_camera=_poses_at(camera, view, file, late),
             intrinsics=matrix,
             distortion=None if camera.distortion is None or camera.distortion.is_identity else camera.distortion,
         )
@@ -348,13 +347,13 @@ def _fit_to_view(camera: CalibratedCamera, size: tuple[int, int], resize: Calibr
     return crop_intrinsics(camera.intrinsics, (width - video_width) / 2, (height - video_height) / 2)
 
 
-def _poses_at(camera: CalibratedCamera, view: View, file: Path) -> Tensor:
+def _poses_at(camera: CalibratedCamera, view: View, file: Path, late: float) -> Tensor:
     poses = camera.world_to_camera
     if poses.ndim == 2:
         return poses
     if camera.times is not None:
         times = view.clock.to_common(view.source.frame_times)[list(view.indices)]
-        return _interpolate(camera, np.asarray(camera.times), times, file)
+        return _interpolate(camera, np.asarray(camera.times) + late, times, file)
     source, frames = view.source, camera.frames
     if isinstance(source, ImageFolderSource) and frames is not None:
         names = source.frame_names

@@ -20,8 +20,8 @@ from page4d.scene.calibration import (
     match_cameras,
     named_as_views,
     near_origin,
-    on_clock_of,
     place_cameras,
+    seconds_later,
     views_of_names,
 )
 from page4d.scene.clocks import Synchronisation, start_of_clock, synchronise
@@ -203,9 +203,9 @@ def _with_calibration(scene: Scene, options: SceneOptions, all_names: tuple[str,
     ]
     if not known:
         raise UsageError("⟨again⟩ names all calibrated views", "leave one out, or pass the file as ⟨intrinsics⟩")
-    _, views = zip(*known, strict=True)
-    kept = on_clock_of(scene, known, calibration)
-    placed, notices = place_cameras(kept, views, options.calibration_resize, options.calibration)
+    kept, views = zip(*known, strict=True)
+    late = seconds_later(scene, known, calibration)
+    placed, notices = place_cameras(kept, views, options.calibration_resize, options.calibration, late)
     of_name = {view.name: camera for view, camera in zip(views, placed, strict=True)}
     lacking = [view.name for view, camera in zip(scene.views, cameras, strict=True) if camera is None]
     if lacking:
