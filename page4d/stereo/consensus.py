@@ -49,7 +49,7 @@ _SUPPORT, _VIOLATION = 4.0, 2.0
 """Log likelihood of a surface of another view at the hypothesis, and of a hypothesis that it sees through, for a view
 of confidence 1; both are multiplied by the square of its confidence."""
 
-_MOVING_SEARCHES = ((1.0, 81, 1), (0.05, 21, 2))
+_WIDE_SEARCH, _FINE_SEARCH = (1.0, 81, 1), (0.05, 21, 2)
 """Largest log factor, number of hypotheses, and hypotheses on each side of the best one that are averaged: first over
 all distances, then finely around what was found. Few are averaged: a surface is next to hypotheses outside the visual
 hull."""
@@ -169,14 +169,8 @@ def reach_moving_consensus(
     surfaces = surfaces_of(initial.exp(), cameras.intrinsics)
     measured = measured_spread(initial, moving, cameras, surfaces)
     parts = [(view, part) for view in range(len(initial)) if (part := bounding_box(moving[view])) is not None]
-    current = initial
-    wide, fine = _MOVING_SEARCHES
-    for search in (wide, wide, fine):
-        reach, number, averaged = search
-        far = ((current - own)[moving].abs() > fine[0]).double().mean()
-        if search is wide and current is not initial and float(far) < _REPEATED:
-            continue
-        base = own if search is wide else torch.where(moving, current, own)
+
+    def searched(current: Tensor, base: Tensor, reach: float, number: int, averaged: int) -> Tensor:
         hypotheses = torch.linspace(-reach, reach, number).to(depth)
         step = float(hypotheses[1] - hypotheses[0])
         spread = max(measured, step)
@@ -186,24 +180,30 @@ def reach_moving_consensus(
             chosen = moving[view][part]
             start = base[view][part][chosen]
             trust = confidence[view][part][chosen].clamp(min=_MIN_CONFIDENCE)
-            found = _prior(start - own[view][part][chosen] + hypotheses[:, None], spread, trust)  # K N
+            likelihood = _prior(start - own[view][part][chosen] + hypotheses[:, None], spread, trust)  # K N
             rays = camera_rays(cameras.intrinsics[view], (initial.shape[-2], initial.shape[-1]))[part][chosen]
             for other in compared_views(cameras, view):
                 place = (other, moving[other])
                 shown = (surfaces.facing(place, cameras[other], cameras[view]) / _FACING).clamp(0, 1)
                 seen = torch.zeros_like(own[other]).masked_scatter(moving[other], shown)
                 surface = _Surface(current[other], spreads[other], support[other] * seen, violation[other])
-                found += _hidden(_evidence(start, rays, hypotheses, cameras[view], cameras[other], surface))
-            score = found.new_zeros(len(chosen), len(hypotheses), chosen.shape[1])
-            score.transpose(0, 1)[:, chosen] = found
+                likelihood += _hidden(_evidence(start, rays, hypotheses, cameras[view], cameras[other], surface))
+            score = likelihood.new_zeros(len(chosen), len(hypotheses), chosen.shape[1])
+            score.transpose(0, 1)[:, chosen] = likelihood
             scores.append(score)
         penalty = _MAX_MOVING_PENALTY * step / _MAX_STEP
         moved = current.clone()
         for (view, part), score in zip(parts, aggregate_together(scores, penalty, _MAX_MOVING_PENALTY), strict=True):
             mean = _mean_around_best(score, hypotheses, averaged)
             moved[view][part] = torch.where(moving[view][part], base[view][part] + mean, moved[view][part])
-        current = moved
-    return torch.where(moving, current.exp(), depth)
+        return moved
+
+    found = searched(initial, own, *_WIDE_SEARCH)
+    far = (found - own)[moving].abs() > _FINE_SEARCH[0]
+    if float(far.double().mean()) >= _REPEATED:
+        found = searched(found, own, *_WIDE_SEARCH)
+    found = searched(found, torch.where(moving, found, own), *_FINE_SEARCH)
+    return torch.where(moving, found.exp(), depth)
 
 
 def _hidden(likelihood: Float[Tensor, "K N"]) -> Float[Tensor, "K N"]:
