@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from page4d.formats.maps import DYNAMIC_THRESHOLD
 from page4d.geometry.camera import MIN_DEPTH, Cameras, camera_rays
-from page4d.geometry.statistics import MAD_TO_STD
+from page4d.geometry.statistics import robust_std
 from page4d.geometry.warp import (
     Agreement,
     Surfaces,
@@ -256,7 +256,7 @@ def measured_spread(
     differences = torch.cat(found) if found else log_depth.new_zeros(0)
     if len(differences) < _MIN_DIFFERENCES:
         return _MAX_SPREAD
-    return min(max(MAD_TO_STD * float(differences.median()), _MIN_SPREAD), _MAX_SPREAD)
+    return min(max(robust_std(differences), _MIN_SPREAD), _MAX_SPREAD)
 
 
 def _mean_around_best(
