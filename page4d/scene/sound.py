@@ -24,6 +24,9 @@ _FADE_S = 0.25
 _PEAK_WIDTH_S = 0.005
 """Distance from the highest correlation peak below which values are attributed to that peak."""
 
+_MIN_LOST_S, _MAX_LOST_S = 0.02, 600.0
+"""Gaps of time stamps between those by rounding and those by damage: silence, where a recorder lost sound."""
+
 _SOUND_S = 0.005
 """Standard deviation of an offset by sound, which takes 3 ms per metre to either camera."""
 
@@ -70,7 +73,7 @@ def correlate_audio(first: Path, second: Path) -> AudioOffset:
     correlation = np.fft.irfft(cross, size)
     peak = int(np.argmax(correlation))
     deviation = float(correlation.std())
-    shift = peak if peak < size // 2 else peak - size
+    shift = peak if peak < len(audio_a) else peak - size
     score = float(correlation[peak]) / deviation if deviation > 0 else 0.0
     apart = np.abs((np.arange(size) - peak + size // 2) % size - size // 2) > _PEAK_WIDTH_S * SAMPLE_RATE_HZ
     second_peak = float(correlation[apart].max(initial=0.0) / correlation[peak]) if deviation > 0 else 1.0
@@ -98,9 +101,16 @@ def _mono(path: Path) -> tuple[NDArray[np.float64], float]:
         stream, video = container.streams.audio[0], video_stream(container, path)
         start, of_video = (float((one.start_time or 0) * (one.time_base or 0)) for one in (stream, video))
         resampler = av.AudioResampler(format="flt", layout="mono", rate=SAMPLE_RATE_HZ)
+        end_s = start
         try:
             for frame in chain(container.decode(stream), [None]):
-                parts.extend(block.to_ndarray()[0] for block in resampler.resample(frame))
+                for block in resampler.resample(frame):
+                    lost_s = 0.0 if block.time is None else block.time - end_s
+                    if _MIN_LOST_S < lost_s < _MAX_LOST_S:
+                        parts.append(np.zeros(round(lost_s * SAMPLE_RATE_HZ), np.float32))
+                        end_s += lost_s
+                    parts.append(block.to_ndarray()[0])
+                    end_s += block.samples / SAMPLE_RATE_HZ
         except FFmpegError as error:
             if is_resource_error(error):
                 raise

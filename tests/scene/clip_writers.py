@@ -142,10 +142,12 @@ def write_video(
 
 
 def write_sound(container: Any, stream: Any, sound: Pixels, start_s: float = 0.0, rate: int = 48000) -> None:
-    """Encode mono samples into an open file."""
+    """Encode mono samples into an open file, but for blocks with NaN: a gap of its time stamps."""
     block = 1024
     for start in range(0, len(sound), block):
         part = sound[start : start + block].astype(np.float32)[None]
+        if np.isnan(part).any():
+            continue
         frame = av.AudioFrame.from_ndarray(part, format="fltp", layout="mono")
         frame.sample_rate, frame.time_base = rate, Fraction(1, rate)
         frame.pts = start + round(start_s * rate)

@@ -433,6 +433,18 @@ def test_audio_gives_the_offset_within_a_millisecond(
     assert scene.views[1].clock.std_seconds == pytest.approx(0.005, abs=0.0005)
 
 
+def test_audio_with_a_gap_and_that_of_a_short_recording_that_starts_late_are_matched(tmp_path):
+    event, rate = noise(12), 48000
+    gap = event[rate // 2 : rate * 10].copy()
+    gap[rate : rate * 3 // 2] = np.nan
+    for name, sound in (("a", event), ("b", gap), ("c", event[rate * 9 :][: rate * 2])):
+        write_counter_clip(tmp_path / f"{name}.mp4", 30 * len(sound) // rate, sound=sound)
+    for order in ("abc", "cab"):
+        scene = open_scene(tmp_path, sync="audio", views=tuple(order))
+        starts = {view.name: view.clock.offset_s for view in scene.views}
+        assert [starts[name] - starts["a"] for name in "bc"] == pytest.approx([0.5, 9.0], abs=1e-3)
+
+
 def test_audio_of_another_sample_rate_matches_and_of_another_event_does_not(tmp_path):
     write_counter_clip(tmp_path / "a.mp4", 60, sound=noise(3))
     resampled = np.interp(np.arange(0, 3, 1 / 44100), np.arange(0, 3, 1 / 48000), noise(3))
