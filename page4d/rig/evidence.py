@@ -62,10 +62,10 @@ MIN_SPAN = 100
 """Instants below which the whole capture is used: at 60 Hz the 50 of every second frame, which suffice."""
 
 
-def with_all_instants(scene: Scene) -> Scene:
+def with_all_instants(scene: Scene, min_span: int = MIN_SPAN) -> Scene:
     """Return the scene at all instants from its first to its last, whatever its stride and rate.
 
-    Where these are fewer than `MIN_SPAN`, at all instants of the capture. Masks and measured depth, which are paired
+    Where these are fewer than `min_span`, at all instants of the capture. Masks and measured depth, which are paired
     with the instants of the run, are left out if instants are added.
     """
     times = [view.clock.to_common(view.source.frame_times) for view in scene.views]
@@ -73,7 +73,7 @@ def with_all_instants(scene: Scene) -> Scene:
     period = float(np.median(np.diff(timeline.times))) if len(timeline.times) > 1 else 0.0
     first, last = scene.times[0] - period / 2, scene.times[-1] + period / 2
     kept = np.flatnonzero((timeline.times >= first) & (timeline.times <= last))
-    if len(kept) < MIN_SPAN:
+    if len(kept) < min_span:
         kept = np.arange(len(timeline.times))
     if len(kept) <= scene.num_times:
         return scene
@@ -103,9 +103,9 @@ class PixelEvidence:
         self.scene, self.settings, self.progress = scene, settings, progress
         self.floor = None if settings.floor_at is None else read_floor_points(settings.floor_at)
 
-    def whole(self) -> "PixelEvidence":
-        """Return the evidence of all instants of a short or sparse run."""
-        scene = with_all_instants(self.scene)
+    def whole(self, min_span: int = MIN_SPAN) -> "PixelEvidence":
+        """Return the evidence of all instants of a short or sparse run, as `with_all_instants` chooses them."""
+        scene = with_all_instants(self.scene, min_span)
         return self if scene is self.scene else PixelEvidence(scene, self.settings, self.progress)
 
     def of_views(self, views: Sequence[int]) -> "PixelEvidence":

@@ -49,13 +49,12 @@ def test_a_short_range_is_extended_to_the_capture():
     assert with_all_instants(scene(frames=(10, 20), num_frames=90)).num_times == scene(num_frames=90).num_times
 
 
-def test_a_complete_scene_is_returned_unchanged(monkeypatch: pytest.MonkeyPatch):
+def test_a_complete_scene_is_returned_unchanged():
     whole = scene()
     assert with_all_instants(whole) is whole
     single = replace(whole, views=tuple(replace(view, indices=view.indices[:1]) for view in whole.views))
-    monkeypatch.setattr(whole_capture, "MIN_SPAN", 0)
     alone = replace(single, times=whole.times[:1])
-    assert with_all_instants(alone) is alone
+    assert with_all_instants(alone, min_span=0) is alone
 
 
 @pytest.mark.parametrize(

@@ -42,14 +42,16 @@ CHECK_SCENE = scene_check.check_scene
 
 
 class FakeCheck:
-    """Returns `found`, or raises it; counts its calls."""
+    """Returns `found`, or raises it; counts its calls, and the instants of each."""
 
     def __init__(self) -> None:
         self.calls = 0
+        self.instants: list[int] = []
         self.found: CalibrationCheckRecord | Exception = FOUND
 
     def __call__(self, pixels: PixelEvidence) -> CalibrationCheckRecord:
         self.calls += 1
+        self.instants.append(pixels.scene.num_times)
         pixels.progress(1, 2, "checking: cameras")
         if isinstance(self.found, Exception):
             raise self.found
@@ -69,6 +71,16 @@ def fake(monkeypatch) -> FakeCheck:
 def result(out: Path, existing=ExistingOutput.REFUSE, scene: Scene | None = None, **changes):
     scene, settings = scene or CAPTURE.scene(), replace(SETTINGS, check_calibration=True)
     return reconstruct(scene, TruthPredictor(CAPTURE), out=out, settings=settings, existing=existing, **changes)
+
+
+def test_a_run_with_a_stride_is_checked_at_all_instants_of_its_range(tmp_path, fake):
+    """People are compared at 12 common instants and more, which the instants of a short run with a stride are not."""
+    whole = CAPTURE.scene()
+    kept = slice(0, -1, 2)
+    views = tuple(replace(view, indices=view.indices[kept]) for view in whole.views)
+    strided = replace(whole, views=views, times=whole.times[kept])
+    result(tmp_path / "out", scene=strided)
+    assert fake.instants == [2 * strided.num_times - 1]
 
 
 def test_faults_are_warnings_and_recorded(tmp_path):
