@@ -185,7 +185,7 @@ class RegistrationRecord(FileModel):
 
 
 Certainty = Literal["certain", "likely"]
-Fault = Literal["swapped", "turned", "displaced", "duplicate", "convention", "contradicted"]
+Fault = Literal["swapped", "turned", "displaced", "duplicate", "mirrored", "convention", "contradicted"]
 """Kind of a finding; `convention` is another image size, focal length or convention of all cameras."""
 
 

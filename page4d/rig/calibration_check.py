@@ -25,7 +25,7 @@ from page4d.rig.epipolar import normalized_points, relative_pose_of, tangents
 from page4d.rig.evidence import PixelEvidence, TextureSource
 from page4d.rig.graph import choose_pairs
 from page4d.rig.learned import TEXTURE_MODEL, texture_kinds, tolerance
-from page4d.rig.mistakes import MAX_CYCLE_VIEWS, Hypothesis, common_mistakes, exchanges, other_lenses
+from page4d.rig.mistakes import MAX_CYCLE_VIEWS, Hypothesis, common_mistakes, exchanges, mirrored, other_lenses
 from page4d.rig.people.model import NO_POSE_MODEL, is_fetched, model_sha256
 from page4d.rig.people.pairs import PersonPairs, pair_people
 from page4d.rig.people.pose import MIN_RATIO, MIN_SCORE, quick_people_pose
@@ -367,7 +367,8 @@ def _fault(check: _Check, progress: Progress) -> FindingRecord | None:
     if min(check.given.values(), default=1.0) >= _GOOD_FIT:
         return None
     swapped = _replaced(check, exchanges(check.names, check.cameras))
-    return swapped or _replaced(check, common_mistakes(check.cameras)) or _moved_camera(check, progress)
+    others = [*common_mistakes(check.cameras), *mirrored(check.names, check.cameras)]
+    return swapped or _replaced(check, others) or _moved_camera(check, progress)
 
 
 _GOOD_FIT = 0.85

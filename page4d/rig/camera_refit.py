@@ -42,7 +42,11 @@ class SharedPoints:
     def score(self, first: RigCamera, second: RigCamera, scale: float = 1.0) -> float:
         """Return the score of two cameras at some tolerances, in [0, 1]."""
         pose = relative_pose_of(first.world_to_camera, second.world_to_camera)
-        return self.people.through((first.lens, second.lens)).assign(pose, scale * self.tolerance)[1]
+        people = self.people.through((first.lens, second.lens))
+        is_mirrored = first.lens.intrinsics[0, 0] * second.lens.intrinsics[0, 0] < 0
+        if is_mirrored and self.evidence is Evidence.PEOPLE:
+            people = people.with_sides_exchanged()
+        return people.assign(pose, scale * self.tolerance)[1]
 
     @cached_property
     def thinned(self) -> "SharedPoints":

@@ -90,6 +90,26 @@ def _other_conventions(cameras: Sequence[RigCamera]) -> list[Hypothesis]:
     ]
 
 
+def mirrored(names: Sequence[str], cameras: Sequence[RigCamera]) -> list[Hypothesis]:
+    """Return mirrored pictures of one view, as lenses of negative focal length along x."""
+    found = []
+    for view, camera in enumerate(cameras):
+        matrix, width = camera.lens.intrinsics.copy(), camera.lens.image_size[1]
+        matrix[0] = -matrix[0] + width * matrix[2]
+        other = replace(camera, lens=replace(camera.lens, intrinsics=matrix))
+        found.append(
+            Hypothesis(
+                fault="mirrored",
+                views=(view,),
+                cameras=(*cameras[:view], other, *cameras[view + 1 :]),
+                what=f"the pictures of {names[view]} are mirrored",
+                fix=f"mirror the video of {names[view]} back, for example: ffmpeg -i IN -vf hflip OUT.mp4",
+                certain_pairs=2,
+            )
+        )
+    return found
+
+
 def exchanges(names: Sequence[str], cameras: Sequence[RigCamera]) -> list[Hypothesis]:
     """Return the exchanges of two cameras, and of three in small rigs."""
     number = len(names)

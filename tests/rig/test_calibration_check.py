@@ -15,6 +15,7 @@ from page4d.output.rig_record import CalibrationCheckRecord
 from page4d.rig.calibration_check import calibrated_cameras, check_calibration
 from page4d.rig.epipolar import RelativePose
 from page4d.rig.evidence import PixelEvidence
+from page4d.rig.people.pairs import exchange_sides
 from page4d.rig.records import Evidence, Lens, PairPose, RigCamera, ViewPeople
 from page4d.rig.texture import TextureMatches
 from page4d.rig.texture_pairs import determined_pair
@@ -179,6 +180,19 @@ def test_a_turned_camera_is_named_with_its_angle(view: int, degrees: float) -> N
     (finding,) = checked(given, people).findings
     assert (finding.fault, finding.views) == ("turned", (NAMES[view],))
     assert finding.angle_deg == pytest.approx(degrees, abs=2.5)
+
+
+@pytest.mark.parametrize("view", [0, 3])
+def test_mirrored_pictures_are_named(view: int) -> None:
+    """The person's left is on the right of the picture, where the pose model finds a left hand for a right one."""
+    cameras, people = rig(5)
+    width, offset = cameras[view].lens.image_size[1], np.array([40.0, 0.0])
+    lens = replace(cameras[view].lens, intrinsics=cameras[view].lens.intrinsics.copy())
+    lens.intrinsics[:2, 2] += offset
+    given = [*cameras[:view], replace(cameras[view], lens=lens), *cameras[view + 1 :]]
+    seen = tuple(replace(one, joints=[width, 0] + [-1, 1] * np.add(one.joints, offset)) for one in people[view])
+    (finding,) = checked(given, (*people[:view], exchange_sides(seen), *people[view + 1 :])).findings
+    assert (finding.fault, finding.views, finding.certainty) == ("mirrored", (NAMES[view],), "certain")
 
 
 def test_of_two_cameras_at_one_pose_the_wrong_one_is_to_be_corrected() -> None:

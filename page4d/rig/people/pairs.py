@@ -104,6 +104,11 @@ class PersonPairs:
         )
         return replace(self, first=first, second=second, lenses=lenses)
 
+    def with_sides_exchanged(self) -> "PersonPairs":
+        """Return the pairs with left and right joints of the first view exchanged, as in mirrored pictures."""
+        weights = np.sqrt(self.weights * self.weights[:, EXCHANGED_JOINTS])
+        return replace(self, first=self.first[:, EXCHANGED_JOINTS], weights=weights, exchanged=~self.exchanged)
+
     def points(self) -> tuple[Float[Array, "K 2"], Float[Array, "K 2"], Float[Array, " K"]]:
         """Return the points of both views and their weights, without joints that are not used."""
         used = self.weights > 0
