@@ -11,7 +11,7 @@ world", ICCV 1999.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from functools import cached_property
 from itertools import permutations, product
 
 import numpy as np
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from page4d.rig.epipolar import undistorted_pixels
-from page4d.rig.records import Array, Lens, exp_rotation, rotation_angle_deg
+from page4d.rig.records import Array, Lens, rotation_angle_deg
 from page4d.scene.content import gray_of, scaled_area
 from page4d.scene.records import View
 
@@ -261,15 +261,38 @@ def _sampled(
     return rotations, _scores(ends, matrix, rotations, _tolerance(lens))
 
 
-def _errors(
-    ends: Float[Array, "N 2 2"], matrix: Float[Array, "3 3"], rotations: Float[Array, "*batch 3 3"]
-) -> Float[Array, "*batch N 3"]:
-    """Return the distances in px, signed, of ends from lines through the middles of segments and vanishing points."""
-    vanishing = np.swapaxes(matrix @ rotations, -1, -2)  # one a row
+def _forms(ends: Float[Array, "N 2 2"]) -> Float[Array, "3 N 3"]:
+    """Return the factors of a vanishing point in the error of each segment: the first product over the others' norm.
+
+    The error is the distance of the first end from the line through the middle and the vanishing point.
+    """
     first, middle = (np.insert(points, 2, 1.0, axis=1) for points in (ends[:, 0], ends.mean(1)))
-    area = np.cross(first, middle) @ np.swapaxes(vanishing, -1, -2)
-    x, y = (vanishing[..., None, :, axis] - vanishing[..., None, :, 2] * middle[:, None, axis] for axis in (0, 1))
-    return np.asarray(area / np.maximum(np.sqrt(x * x + y * y), 1e-12))  # NumPy's norm of pairs is slow
+    direction = np.eye(3)[:2, None] * np.ones((len(ends), 1))
+    direction[..., 2] = -middle[:, :2].T
+    return np.stack([np.cross(first, middle), *direction])
+
+
+def _squared_errors(
+    ends: Float[Array, "N 2 2"], matrix: Float[Array, "3 3"], rotations: Float[Array, "*batch 3 3"]
+) -> Float[Array, "*batch 3 N"]:
+    """Return the squared errors of segments in px, given the directions of three vanishing points."""
+    vanishing = np.swapaxes(matrix @ rotations, -1, -2)  # one a row
+    area, x, y = (vanishing @ form.T for form in _forms(ends))
+    for part in (area, x, y):  # in place: memory for copies takes longer than the products
+        part *= part
+    x += y
+    return np.asarray(area / np.maximum(x, 1e-24))
+
+
+def _derived_errors(
+    forms: Float[Array, "3 N 3"], vanishing: Float[Array, "N 3"]
+) -> tuple[Float[Array, " N"], Float[Array, "N 3"]]:
+    """Return the errors in px of segments, each with its vanishing point, and the derivatives by its coordinates."""
+    area, x, y = (forms * vanishing).sum(-1)
+    distance = np.maximum(np.hypot(x, y), 1e-12)
+    error = area / distance
+    slope = forms[0] - (error / distance)[:, None] * (x[:, None] * forms[1] + y[:, None] * forms[2])
+    return error, slope / distance[:, None]
 
 
 def _scores(
@@ -277,8 +300,8 @@ def _scores(
 ) -> Float[Array, " H"]:
     """Return the shares of the length of segments along three directions, less where their errors are larger."""
     lengths = np.linalg.norm(ends[:, 1] - ends[:, 0], axis=-1)
-    errors = reduce(np.minimum, np.moveaxis(np.abs(_errors(ends, matrix, rotations)), -1, 0)) / tolerance
-    return np.asarray(np.maximum(1 - errors**2, 0.0) @ lengths / lengths.sum())
+    squared = _squared_errors(ends, matrix, rotations).min(-2) / tolerance**2
+    return np.asarray(np.maximum(1 - squared, 0.0) @ lengths / lengths.sum())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -326,26 +349,40 @@ def _refined_by(
     scales: tuple[float, ...], ends: Float[Array, "N 2 2"], lens: Lens, start: Float[Array, "3 3"], finds_center: bool
 ) -> _Fit:
     """Return directions after rounds with these tolerances."""
+    import cv2  # its rotation takes a hundredth of the time of SciPy's
+
     tolerance, side = _tolerance(lens), max(lens.image_size)
     values = np.zeros(3 + (not lens.is_known) + 2 * finds_center)
 
     def at(values: Array) -> tuple[Array, Array]:
         matrix = lens.with_focal(lens.focal * float(np.exp(values[3:4].sum())))
         matrix[:2, 2] += side * values[4:] if finds_center else 0.0
-        return matrix, exp_rotation(values[:3]) @ start
+        return matrix, cv2.Rodrigues(values[:3])[0] @ start
+
+    def error(values: Array) -> Array:
+        matrix, rotation = at(values)
+        return _derived_errors(forms, (matrix @ rotation).T[column])[0]
+
+    def slope(values: Array) -> Array:
+        matrix, rotation = at(values)
+        turns = cv2.Rodrigues(values[:3])[1].reshape(3, 3, 3) @ start
+        by_lens = np.zeros((3, 3, 3))
+        by_lens[0, :2, :2] = matrix[:2, :2]
+        by_lens[[1, 2], [0, 1], 2] = side
+        vanishing = np.concatenate([matrix @ turns, by_lens[: len(values) - 3] @ rotation])
+        by_point = _derived_errors(forms, (matrix @ rotation).T[column])[1]
+        return np.asarray(np.einsum("ni,fin->nf", by_point, vanishing[:, :, column]))
 
     for scale in scales:
-        errors = np.abs(_errors(ends, *at(values)))
-        axis, kept = errors.argmin(-1), np.flatnonzero(errors.min(-1) < scale * tolerance)
+        squared = _squared_errors(ends, *at(values))
+        axis, kept = squared.argmin(0), np.flatnonzero(squared.min(0) < (scale * tolerance) ** 2)
         if len(kept) < MIN_SEGMENTS // 2:
             return _Fit(rotation=start, intrinsics=lens.intrinsics, slope=np.zeros((0, len(values))))
-
-        def error(values: Array, rows: NDArray[np.intp] = kept, columns: NDArray[np.intp] = axis[kept]) -> Array:
-            return np.asarray(_errors(ends[rows], *at(values))[np.arange(len(rows)), columns])
-
+        forms, column = _forms(ends[kept]), axis[kept]
         found = least_squares(
             error,
             values,
+            jac=slope,
             loss="soft_l1",
             f_scale=tolerance / 5,
             x_scale=0.01,

@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from page4d.rig import checks
+from page4d.rig import edges as edges_module
 from page4d.rig.assembly import Assembly
 from page4d.rig.checks import refuse_unconfirmed
 from page4d.rig.edges import Directions, ViewEdges, in_order, shared_directions, straight_segments
@@ -72,6 +73,27 @@ def test_a_room_shows_rotation_and_focal_length(seed: int):
     assert known.log_focal == 0.0
     assert not known.information[3].any()
     assert in_order(known, rotation)[1] < 0.2
+
+
+@pytest.mark.parametrize("finds", ["rotation", "focal", "center"])
+def test_derivatives_of_errors_are_their_differences(finds: str, monkeypatch: pytest.MonkeyPatch):
+    """Away from the solution, by a rotation, a focal length and a principal point."""
+    minimise, step, sizes = edges_module.least_squares, 1e-5, set()
+
+    def checked(error: Any, values: np.ndarray, **options: Any) -> Any:
+        place = values + 0.05 * np.arange(1, len(values) + 1)
+        steps = step * np.eye(len(values))
+        differences = np.stack([(error(place + one) - error(place - one)) / (2 * step) for one in steps], -1)
+        assert options["jac"](place) == pytest.approx(differences, rel=1e-4, abs=1e-2)
+        sizes.add(len(values))
+        return minimise(error, values, **options)
+
+    monkeypatch.setattr(edges_module, "least_squares", checked)
+    true = lens(1800.0, FocalSource.OPTION if finds == "rotation" else FocalSource.UNKNOWN)
+    edges = room(exp_rotation(np.array([0.3, -0.2, 0.1])), true)
+    found = edges.crop(true) if finds == "center" else edges.directions(true)
+    assert (found is None) == (finds == "center")
+    assert {"rotation": 3, "focal": 4, "center": 6}[finds] in sizes
 
 
 @pytest.mark.parametrize(
