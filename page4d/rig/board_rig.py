@@ -65,12 +65,13 @@ _FEW = 8
 class Sighting(Corners):
     """A board in a picture of a view; its sharpness is 1 for the sharpest edges.
 
-    `pose` numbers the poses of the board: views see the same one at an instant. `velocity` and `acceleration` are
-    those of the corners in px/s and px/s^2, None if they are not known.
+    `pose` numbers the poses of the board: views see the same one at an instant, `later` seconds after the picture.
+    `velocity` and `acceleration` are those of the corners in px/s and px/s^2, None if they are not known.
     """
 
     view: int
     pose: int
+    later: float = 0.0
     velocity: Float[Array, "n 2"] | None = None
     acceleration: Float[Array, "n 2"] | None = None
 
@@ -137,6 +138,7 @@ class BoardAdjustment(LeastSquares[State]):
         self.corner = board.points[self.number]
         self.pixels = np.concatenate([one.pixels for one in self.sightings])
         self.sigma = np.concatenate([np.broadcast_to(one.sigma, len(one.numbers)) for one in self.sightings])
+        self.later = np.repeat([one.later for one in self.sightings], lengths)
         self.velocity, self.acceleration = np.zeros_like(self.pixels), np.zeros_like(self.pixels)
         self.common = []
         for one, (start, stop) in zip(self.sightings, pairwise(starts), strict=True):
@@ -176,7 +178,7 @@ class BoardAdjustment(LeastSquares[State]):
 
     def errors_px(self, state: State, jacobian: bool = False) -> list[Array]:
         """Return reprojection errors [N, 2], and if requested their derivatives [N, 2, L + 7], [N, 2, 6]."""
-        later = state.clocks[self.view, None]
+        later = (state.clocks[self.view] + self.later)[:, None]
         pixels = self.pixels + later * (self.velocity + later / 2 * self.acceleration)
         local = in_camera(state.cameras[self.view], in_camera(state.boards[self.block], self.corner))
         residual = np.full((len(local), 2), _BEHIND_PX)

@@ -10,6 +10,7 @@ import cv2
 import numpy as np
 import torch
 from jaxtyping import Float
+from scipy.ndimage import median_filter
 
 from page4d.choices import LensModel, UpAxis
 from page4d.conventions import Scale
@@ -45,7 +46,7 @@ from page4d.rig.records import Array, Lens, RigCamera, of_stage
 from page4d.rig.survey import floor_world
 from page4d.scene.calibration import paired_names
 from page4d.scene.open import open_scene as open_folder
-from page4d.scene.records import Scene
+from page4d.scene.records import Clock, Scene
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -58,6 +59,9 @@ _CHOSEN = 60
 
 _MAX_STEP_S = 0.3
 """Time between two pictures within which the velocity of the board is measured."""
+
+_SMOOTHED = 9
+"""Frames over which time stamps are smoothed: those of `caliscope_a` are late by up to 15 ms, one in six."""
 
 _TOGETHER = 2.0
 """Preference of pictures at whose instant another view shows the board, too."""
@@ -222,22 +226,27 @@ class BoardEvidence:
                 )
             instants = sorted({*instants, lies})
         footage: list[Footage] = [(view.source, [view.indices[i] for i in instants]) for view in scene.views]
-        own = {} if settings.lenses is None else _lens_footage(scene, settings.lenses)
+        lenses = {} if settings.lenses is None else _lens_footage(scene, settings.lenses)
         board, found = find_boards(
-            board, [*footage, *own.values()], of_stage(observer.progress, "calibrating: search for the board")
+            board, [*footage, *lenses.values()], of_stage(observer.progress, "calibrating: search for the board")
         )
-        times = scene.times[list(instants)]
-        shared = [
-            sighting
-            for view in range(scene.num_views)
-            for sighting in _sightings(view, found[view], times, range(len(instants)))
-        ]
+        shared = []
+        for view, one in enumerate(scene.views):
+            taken = _exposures(one.clock, one.source.frame_times)[footage[view][1]]
+            later = scene.times[instants] - taken
+            shared += _sightings(view, found[view], taken, range(len(instants)), later)
         alone, first = [], len(instants)
-        for (view, (source, frames)), pictures in zip(own.items(), found[scene.num_views :], strict=True):
+        for (view, (source, frames)), pictures in zip(lenses.items(), found[scene.num_views :], strict=True):
             alone += _sightings(view, pictures, source.frame_times[frames], range(first, first + len(frames)))
             first += len(frames)
         floor = instants.index(lies) if isinstance(lies, int) else points
         return BoardEvidence(board=board, shared=shared, alone=alone, num_instants=len(instants), floor=floor)
+
+
+def _exposures(clock: Clock, frame_times: Float[Array, " F"]) -> Float[Array, " F"]:
+    """Return the common times of frames without the delays of single ones in tables of time stamps."""
+    steady = replace(clock, frame_times=()).to_common(frame_times)
+    return steady + median_filter(clock.to_common(frame_times) - steady, _SMOOTHED, mode="nearest")
 
 
 def searched_instants(num_times: int) -> list[int]:
@@ -277,8 +286,17 @@ def _lens_footage(scene: Scene, folder: Path) -> dict[int, Footage]:
     return footage
 
 
-def _sightings(view: int, found: Sequence[Corners | None], times: Float[Array, " T"], poses: range) -> list[Sighting]:
-    """Return the sightings of one video, with velocities where a picture just before or after shows the board."""
+def _sightings(
+    view: int,
+    found: Sequence[Corners | None],
+    times: Float[Array, " T"],
+    poses: range,
+    later: Sequence[float] | Float[Array, " T"] = (),
+) -> list[Sighting]:
+    """Return the sightings of one video, with velocities where a picture just before or after shows the board.
+
+    `times` are those of the pictures; the instants of their poses are `later`, by default at the same times.
+    """
     best = max((corners.sharpness for corners in found if corners is not None), default=1.0) or 1.0
     sightings = []
     for place, corners in enumerate(found):
@@ -303,6 +321,7 @@ def _sightings(view: int, found: Sequence[Corners | None], times: Float[Array, "
                 pose=poses[place],
                 velocity=np.average(moves, axis=0, weights=steps[::-1]) if moves else None,
                 acceleration=2 * (moves[1] - moves[0]) / sum(steps) if len(moves) > 1 else None,
+                later=float(later[place]) if len(later) else 0.0,
             )
         )
     return sightings

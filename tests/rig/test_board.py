@@ -18,7 +18,7 @@ from page4d.errors import InputError, OutputError, Page4DError, Stopped
 from page4d.formats import calibrations
 from page4d.formats.calibrations import read_calibration
 from page4d.geometry.distortion import Distortion
-from page4d.rig.board import Board, Pattern, _checked, board_of, find_boards
+from page4d.rig.board import Board, Corners, Pattern, _checked, board_of, find_boards
 from page4d.rig.board_rig import (
     TERMS,
     BoardAdjustment,
@@ -289,6 +289,7 @@ def rig(
     count: int = 16,
     tilt: float = 0.7,
     late_s: float = 0.0,
+    step: float = 0.1,
     views=(0, 1, 2),
     seed: int = 1,
     given=None,
@@ -301,7 +302,7 @@ def rig(
         pose = np.eye(4)
         pose[:3, :3], pose[:3, 3] = turn, [0, 0, 3.0]
         cameras.append(pose)
-    times = np.arange(count) / 10
+    times = np.arange(count) * step
     middle = np.append(board.outline.mean(0), 0)
     phase, rate = rng.uniform(0, 7, 6), rng.uniform(2, 5, 6)
 
@@ -316,7 +317,7 @@ def rig(
     sightings = []
     for view in views:
         shift = late_s if view == 1 else 0.0
-        now, before, after = (poses(times + shift + step) for step in (0, -0.01, 0.01))
+        now, before, after = (poses(times + shift + change) for change in (0, -0.01, 0.01))
         for place in range(count):
             pixels = []
             for at in (now, before, after):
@@ -537,6 +538,28 @@ def test_the_clock_of_a_camera_is_determined(late_s, given) -> None:
     np.testing.assert_allclose(focals, (PINHOLE[0] * PINHOLE[1]) ** 0.5, rtol=0.003)
     (notice,) = found.record.notices
     assert re.search(rf"not synchronous: b is \d+ ms {'late' if late_s > 0 else 'early'}", notice.text)
+
+
+@pytest.mark.parametrize("noise_s", [None, 0.012])
+def test_frames_between_the_instants_are_taken_at_their_stated_times(noise_s, tmp_path: Path, monkeypatch) -> None:
+    """A stated clock is not reported again, also if time stamps of single frames are late."""
+    cameras, evidence = rig(count=24, late_s=0.047, step=1 / 30)
+    frames = {(one.view, one.pose): Corners(numbers=one.numbers, pixels=one.pixels) for one in evidence.shared}
+    for name in "abc":
+        write_images(tmp_path / name, {f"{index:03d}.png": np.zeros((*SIZE, 3), np.uint8) for index in range(24)})
+    clock = {"offset_s": 0.047} if noise_s is None else {"times_s": 0.047 + np.arange(24) / 30}
+    if noise_s is not None:
+        clock["times_s"] = (clock["times_s"] + noise_s * (np.arange(24) % 7 == 3)).tolist()
+    (tmp_path / "sync.json").write_text(json.dumps({"views": {"b": clock}}))
+
+    def found(board, footage, _):
+        return board, [[frames.get((view, index)) for index in own] for view, (_, own) in enumerate(footage)]
+
+    monkeypatch.setattr(calibration, "find_boards", found)
+    result = calibration.calibrate(tmp_path, board=str(CHARUCO), observer=None, image_fps=30)
+    assert [camera.clock_s for camera in result.record.cameras] == [None] * 3
+    assert max(camera.residual_px for camera in result.record.cameras) < 0.2
+    assert center_errors(result, cameras).max() < 0.015
 
 
 def without_view(evidence: BoardEvidence, view: int, kept) -> BoardEvidence:
