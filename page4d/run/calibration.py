@@ -75,8 +75,9 @@ FOCAL_LIMIT = 0.01
 _CELLS = 8
 """Cells across the picture by which the coverage is counted."""
 
-_CLOCK_SIGNIFICANT, _CLOCK_LEAST_S = 3.0, 0.005
-"""Standard deviations, and seconds, from which the difference of a clock is reported."""
+_CLOCK_SIGNIFICANT, _CLOCK_LEAST_S, _CLOCK_MOST_S = 3.0, 0.005, 0.15
+"""Standard deviations, and seconds, from which the difference of a clock is reported, and seconds from which cameras
+are inaccurate: by 2 to 3 px for 0.25 s, 15 px for 0.5 s."""
 
 _PANEL, _HEAD = 480, 60
 _WORST_PX = 2.0
@@ -138,7 +139,9 @@ class BoardRecord(FileModel):
         if left:
             texts.append(f"cameras of {len(left)} of {len(self.cameras)} views are not placed ({'; '.join(left)})")
         if late:
-            texts.append(f"the views are not synchronous: {listed(late)}; state the offsets by ⟨sync=FILE⟩")
+            is_far = any(abs(camera.clock_s or 0) > _CLOCK_MOST_S for camera in self.cameras)
+            text = f"the views are not synchronous: {listed(late)}; state the offsets by ⟨sync=FILE⟩"
+            texts.append(text + ", and calibrate again: the cameras are inaccurate" * is_far)
         return tuple(Notice(text, Level.WARNING) for text in texts)
 
 
@@ -432,11 +435,13 @@ class BoardViews:
         placed, kept, left = place_rig(self.board, self.models, self.lenses, usable)
         part = sorted({one.view for one in kept})
         for view, count in left.items():
+            own, others = ({one.pose for one in usable if (one.view == view) is its} for its in (True, False))
+            together = counted(len(own & others), "instant")
+            reason = f"it shows the board together with another view at {together}, {MIN_COMMON} are needed"
+            if len(own & others) >= MIN_COMMON:
+                reason = f"it shows the board with others at {together}, and agrees with one at {count}: {_UNFIT}"
             self.reasons.setdefault(
-                view,
-                f"it shows the board together with another view at {count} instants, {MIN_COMMON} are needed"
-                if count
-                else "no other view shows the board at the same instants",
+                view, reason if own & others else "no other view shows the board at the same instants"
             )
         first, boards = len(placed.boards), [placed.boards]
         for one in self.alone:
@@ -493,7 +498,9 @@ class BoardViews:
         if len(placed) < needed:
             left = dict.fromkeys(placed, "no other view is left that shows the board with it")
             reasons = [f"{self.names[view]}: {one[view]}" for one in (self.reasons, left) for view in sorted(one)]
-            hint = _CLOCK_HINT if any(_UNFIT in reason for reason in self.reasons.values()) else _FILM_HINT
+            is_late = (np.abs(self.state.clocks) > _CLOCK_MOST_S).any()
+            unfit = is_late or any(_UNFIT in reason for reason in self.reasons.values())
+            hint = _CLOCK_HINT if unfit else _FILM_HINT
             raise InputError(f"the board determines too few cameras: {'; '.join(reasons)}", hint)
         state, views = self.state, range(len(self.names))
         standing = self._standing(placed)

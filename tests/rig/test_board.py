@@ -32,7 +32,7 @@ from page4d.rig.board_rig import (
 from page4d.rig.floor import FloorPoints
 from page4d.rig.records import FocalSource, Lens, exp_rotation
 from page4d.run import calibration
-from page4d.run.calibration import BoardEvidence, BoardViews
+from page4d.run.calibration import BoardCameraRecord, BoardEvidence, BoardRecord, BoardViews
 from page4d_cli.app import run
 from tests.scene.clip_writers import write_images
 
@@ -538,6 +538,24 @@ def test_the_clock_of_a_camera_is_determined(late_s, given) -> None:
     np.testing.assert_allclose(focals, (PINHOLE[0] * PINHOLE[1]) ** 0.5, rtol=0.003)
     (notice,) = found.record.notices
     assert re.search(rf"not synchronous: b is \d+ ms {'late' if late_s > 0 else 'early'}", notice.text)
+
+
+def test_clocks_far_apart_are_the_reason_that_is_given() -> None:
+    refusals = []
+    for step in (0.03, 0.1):
+        with pytest.raises(InputError, match="too few cameras") as refused:
+            BoardViews("ab", [SIZE] * 2, rig(count=24, late_s=0.2, step=step, views=(0, 1))[1]).result()
+        assert "offsets of the clocks" in refused.value.hint
+        refusals.append(str(refused.value))
+    assert re.search("focal length not determined: .* focal length not determined", refusals[0])
+    assert "b: it shows the board with others at 24 instants, and agrees with one at 1:" in refusals[1]
+
+
+@pytest.mark.parametrize(("late_s", "is_far"), [(0.1, False), (-0.2, True)])
+def test_cameras_with_clocks_far_apart_are_called_inaccurate(late_s, is_far) -> None:
+    camera = BoardCameraRecord(view="b", placed=True, num_pictures=9, num_together=9, coverage=0.5, clock_s=late_s)
+    (notice,) = BoardRecord(board="board", lens_model=None, num_instants=9, cameras=[camera]).notices
+    assert ("calibrate again: the cameras are inaccurate" in notice.text) == is_far
 
 
 @pytest.mark.parametrize("noise_s", [None, 0.012])
