@@ -53,6 +53,10 @@ score 0.62 to 0.83 on a rig of people, swapped cameras at most 0.39; at 0.009 bi
 MAX_MISFIT = 0.75
 """Largest score of the calibration, as a share of that of a hypothesis, at which the hypothesis replaces it."""
 
+NO_FIT, MIN_LOOSE_FIT, MIN_LOOSE_PAIRS = 0.05, 0.3, 3
+"""Mean score of this many pairs at which nobody fits the calibration, and score from which a hypothesis then replaces
+it: a man who sits, seen by four webcams of which one is 0.1 s early, scores 0.07 to 0.66 with a right calibration."""
+
 CERTAIN_SHARE = 0.5
 """The same share, below which a finding is certain."""
 
@@ -415,13 +419,14 @@ def _replaced(check: _Check, hypotheses: Sequence[Hypothesis]) -> FindingRecord 
     # Errors shrink with longer focal lengths, and so does the tolerance.
     fits = [(check.fit(one.views, one.cameras, 1 / max(1.0, one.focal_ratio)), one) for one in hypotheses]
     (_, given, better, touched, others), best = max(fits, key=lambda fit: fit[0].total)
-    settled = (others is None or others >= MIN_FIT) and touched >= best.certain_pairs - 1
-    if better < MIN_FIT or given > CERTAIN_SHARE * better or not settled:
+    least = MIN_LOOSE_FIT if given <= NO_FIT and touched >= MIN_LOOSE_PAIRS else MIN_FIT
+    settled = (others is None or others >= least) and touched >= best.certain_pairs - 1
+    if better < least or given > CERTAIN_SHARE * better or not settled:
         return None
     return FindingRecord(
         fault=best.fault,
         views=tuple(check.names[view] for view in best.views),
-        certainty="certain" if touched >= best.certain_pairs else "likely",
+        certainty="certain" if touched >= best.certain_pairs and better >= MIN_FIT else "likely",
         what=f"{best.what}: {_figures(given, better)} after correction",
         fix=in_options(best.fix),
         score=given,

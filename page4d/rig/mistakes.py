@@ -15,6 +15,8 @@ _SCALES = (1 / 4, 1 / 3, 1 / 2, 2 / 3, 3 / 4, 4 / 3, 3 / 2, 2.0, 3.0, 4.0)
 """Usual ratios of image sizes: 720p, 1080p, 1440p and 2160p, and halves and thirds."""
 
 _OPENGL = np.diag(OPENGL_AXES)
+_LEFT_HANDED = np.diag([1.0, -1.0, 1.0, 1.0])
+"""Camera and world of game engines, such as Unity's: x right, y up, z forward."""
 
 MAX_CYCLE_VIEWS = 5
 """Views up to which exchanges of three cameras are tried too."""
@@ -78,6 +80,8 @@ def _other_conventions(cameras: Sequence[RigCamera]) -> list[Hypothesis]:
         "the poses are camera-to-world": inverse,
         "the camera axes are those of OpenGL (y up, z backward)": _OPENGL @ poses,
         "the poses are camera-to-world with the axes of OpenGL": _OPENGL @ inverse,
+        "the poses are those of a left-handed system (y up)": _LEFT_HANDED @ poses @ _LEFT_HANDED,
+        "the poses are camera-to-world in a left-handed system (y up)": _LEFT_HANDED @ inverse @ _LEFT_HANDED,
     }
     return [
         Hypothesis(

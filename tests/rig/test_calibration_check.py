@@ -220,11 +220,35 @@ def test_a_late_view_has_a_hint_to_the_clocks() -> None:
     assert finding.fix.startswith("check the clocks, calibrate cam03 again")
 
 
-def test_camera_to_world_poses_and_another_image_size_are_named() -> None:
+def left_handed(pose: np.ndarray) -> np.ndarray:
+    return np.diag([1, -1, 1, 1]) @ pose @ np.diag([1, -1, 1, 1])
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        (np.linalg.inv, "the poses are camera-to-world:"),
+        (left_handed, "the poses are those of a left-handed system (y up):"),
+        (
+            lambda pose: left_handed(np.linalg.inv(pose)),
+            "the poses are camera-to-world in a left-handed system (y up):",
+        ),
+    ],
+)
+@pytest.mark.parametrize(("bias", "certainty"), [(0.004, "certain"), (0.02, "likely")])
+def test_conventions_of_poses_are_named(
+    given: Callable[[np.ndarray], np.ndarray], what: str, bias: float, certainty: str
+) -> None:
+    """Also by people whose keypoints fit right cameras with a score below that of a pair that fits."""
+    cameras, people = rig(11, bias=bias)
+    wrong = [replace(camera, world_to_camera=given(camera.world_to_camera)) for camera in cameras]
+    (finding,) = checked(wrong, people).findings
+    assert finding.what.startswith(what)
+    assert finding.certainty == certainty
+
+
+def test_another_image_size_is_named() -> None:
     cameras, people = rig(11)
-    inverse = [replace(camera, world_to_camera=np.linalg.inv(camera.world_to_camera)) for camera in cameras]
-    (finding,) = checked(inverse, people).findings
-    assert finding.what.startswith("the poses are camera-to-world:")
     (finding,) = checked(halved(cameras), people).findings
     assert "another size" in finding.what
     assert "--calib-resize scale" in finding.fix
