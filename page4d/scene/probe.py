@@ -115,6 +115,7 @@ def probe_video(
         context, is_avi = stream.codec_context, container.format.name == "avi"
         check_pixels(path.name, context.width, context.height, max_megapixels)
         shown, ends_early = _shown_packets(path, container, stream)
+        _check_order(path, shown, float(stream.time_base))
         first, is_clean = video.first_frame(path, is_footage=is_footage)
         if (ends_early and not allow_damaged) or not shown:
             raise video.damage_error(path)
@@ -197,6 +198,24 @@ def _shown_packets(path: Path, container: Any, stream: Any) -> tuple[list[_Packe
     )
     ends_early = any(corrupt for *_, corrupt in packets) or 0 < len(packets) < declared or extent.is_cut()
     return [_Packet(*fields) for *fields, discarded, _ in packets if not discarded], ends_early
+
+
+_MAX_BACK_S = 0.1
+"""Seconds by which decoding times may go back: recorders write them in order, but for errors of rounding."""
+
+
+def _check_order(path: Path, shown: Sequence[_Packet], time_base: float) -> None:
+    """Check that decoding times do not go back, which would mix frames of different times.
+
+    Raises:
+        InputError: if they do.
+    """
+    times = np.array([packet.dts for packet in shown if packet.dts is not None], dtype=np.float64) * time_base
+    if (np.maximum.accumulate(times) - times).max(initial=0.0) > _MAX_BACK_S:
+        raise InputError(
+            f"{path.name}: time stamps go back, as in recordings that were joined to one file",
+            "give it new time stamps: ffmpeg -i IN -c copy OUT.mp4",
+        )
 
 
 def _frame_times(

@@ -302,14 +302,18 @@ def _describe_content(path: Path) -> str:
 
 
 def video_streams(container: Any, *, is_footage: bool) -> list[Any]:
-    """Return the streams without covers: in colour first for footage, in gray first for masks and depth maps."""
-    streams = [stream for stream in container.streams.video if not stream.disposition & _NOT_FOOTAGE]
-    formats = {stream.index: getattr(stream.codec_context, "pix_fmt", None) or "" for stream in streams}
-    return sorted(streams, key=lambda stream: formats[stream.index].startswith("gray") == is_footage)
+    """Return the streams without covers: the largest in colour first for footage, gray ones for masks and depth."""
+
+    def rank(stream: Any) -> tuple[bool, int]:
+        context = stream.codec_context  # PyAV has none for unknown codecs
+        is_gray = (getattr(context, "pix_fmt", None) or "").startswith("gray")
+        return is_gray == is_footage, -context.width * context.height if is_footage and context else 0
+
+    return sorted((one for one in container.streams.video if not one.disposition & _NOT_FOOTAGE), key=rank)
 
 
 def video_stream(container: Any, path: Path, *, is_footage: bool = True) -> Any:
-    """Return the first video stream, ready to be decoded.
+    """Return the first of the `video_streams`, ready to be decoded.
 
     Raises:
         InputError: if there is none or its codec is not supported.

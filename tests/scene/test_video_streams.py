@@ -34,20 +34,27 @@ def first_counter(source: VideoSource) -> int:
         return read_counter(next(iter(reader.read([0]))) / 255)
 
 
-def write_streams(path: Path, streams: list[tuple[str, int, Disposition | None]], frames: int = 3) -> Path:
-    """Write one stream per (codec, counter, disposition); all frames of a stream show its counter."""
+def write_streams(
+    path: Path, streams: list[tuple[str, int, Disposition | None]], frames: int = 3, smaller: int | None = None
+) -> Path:
+    """Write one stream per (codec, counter, disposition); all frames of a stream show its counter.
+
+    That with the counter `smaller` has a preview, of half the size.
+    """
     with av.open(str(path), "w") as container:
         encoded = []
         for codec, number, disposition in streams:
             stream: Any = container.add_stream(codec, rate=30)
-            stream.width, stream.height = 64, 48
+            stream.width, stream.height = (32, 24) if number == smaller else (64, 48)
             stream.pix_fmt = {"mjpeg": "yuvj420p", "png": "rgb24", "ffv1": "gray16le"}.get(codec, "yuv420p")
             if disposition is not None:
                 stream.disposition = disposition.value
             encoded.append((stream, number, 1 if disposition == Disposition.attached_pic else frames))
         for stream, number, count in encoded:
             for index in range(count):
-                frame = av.VideoFrame.from_ndarray(counter_image(number)).reformat(format=stream.pix_fmt)
+                frame = av.VideoFrame.from_ndarray(counter_image(number)).reformat(
+                    stream.width, stream.height, format=stream.pix_fmt
+                )
                 frame.pts, frame.time_base = index, Fraction(1, 30)
                 container.mux(stream.encode(frame))
             container.mux(stream.encode(None))
@@ -68,6 +75,27 @@ def test_a_file_with_only_cover_art_has_no_video(tmp_path: Path):
     path = write_streams(tmp_path / "song.mp4", [("mjpeg", 5, Disposition.attached_pic)])
     with pytest.raises(InputError, match=r"song\.mp4 has no video stream"):
         probe(path)
+
+
+@pytest.mark.parametrize("suffix", ["mp4", "mkv"])
+def test_a_preview_is_not_used_for_the_footage(suffix: str, tmp_path: Path):
+    path = write_streams(tmp_path / f"rig.{suffix}", [("mjpeg", 5, None), ("libx264", 9, None)], smaller=5)
+    source = probe(path)
+    assert (source.size, first_counter(source)) == ((48, 64), 9)
+    assert texts(source) == [f"rig.{suffix} has 2 video streams (h264 64x48, mjpeg 32x24); the first is used"]
+
+
+@pytest.mark.parametrize("late", [0, 1500, 63000])
+def test_joined_recordings_are_refused_instead_of_mixing_their_frames(late: int, tmp_path: Path):
+    """The second part has the time stamps of the first, or some between them."""
+    parts = [tmp_path / "a.ts", tmp_path / "b.ts"]
+    for path, start in zip(parts, (0, late), strict=True):
+        ticks = [start + 3000 * index for index in range(30)]
+        write_counter_clip(path, 30, ticks=ticks, time_base=Fraction(1, 90000))
+    joined = tmp_path / "cam.ts"
+    joined.write_bytes(b"".join(path.read_bytes() for path in parts))
+    with pytest.raises(InputError, match=r"cam\.ts: time stamps go back"):
+        probe(joined)
 
 
 def test_the_stream_in_use_is_named_if_there_are_several(tmp_path: Path):
