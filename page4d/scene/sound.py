@@ -1,6 +1,6 @@
 """The offset of two recordings by their sound."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
@@ -36,8 +36,8 @@ class AudioOffset:
     """Delay of the second video's first frame in seconds, and how distinct the correlation peak is.
 
     `score` is the peak over the standard deviation. `second_peak` is the height of the second peak relative to the
-    first: close to 1 for a hum or a loop. `std_seconds` is from the width of the peak at half its height, and the
-    unknown distances to what sounds.
+    first, of all or half of the sound: close to 1 for a hum or a loop. `std_seconds` is from the width of the peak at
+    half its height, and the unknown distances to what sounds.
     """
 
     seconds: float
@@ -50,21 +50,38 @@ class AudioOffset:
         """Why the offset is not used, empty if it is."""
         if self.score < MIN_SCORE:
             return f"score {self.score:.0f}, need {MIN_SCORE:g}"
-        return "several offsets fit, as of a hum or a loop" if self.second_peak > MAX_SECOND_PEAK else ""
+        return (
+            "several offsets fit, as of a hum, a loop or clocks that drift"
+            if self.second_peak > MAX_SECOND_PEAK
+            else ""
+        )
 
 
 def correlate_audio(first: Path, second: Path) -> AudioOffset:
     """Estimate the time of the second video's first frame relative to that of the first video.
 
-    The spectra are whitened to suppress hum, then correlated over all offsets.
+    The spectra are whitened to suppress hum, then correlated over all offsets. Whole recordings of a loop fit best
+    where they overlap most: either half of the common part has to fit the second video at a single offset, too.
 
     Source: Knapp & Carter, "The generalized correlation method for estimation of time delay", 1976 (PHAT weighting).
     """
     (audio_a, start_a), (audio_b, start_b) = _mono(first), _mono(second)
-    length = len(audio_a) + len(audio_b)
     if min(len(audio_a), len(audio_b)) == 0:
         return AudioOffset(0.0, 0.0, 1.0)
-    size = 1 << (length - 1).bit_length()
+    found = _correlated(audio_a, audio_b)
+    if not found.doubt:
+        shift = round(found.seconds * SAMPLE_RATE_HZ)
+        common = audio_a[max(shift, 0) : shift + len(audio_b)]
+        halves = (_correlated(half, audio_b) for half in np.array_split(common, 2) if len(half))
+        clearest = max(halves, key=lambda half: half.score, default=found)
+        found = replace(found, second_peak=max(found.second_peak, clearest.second_peak))
+    # An event at s in the first track is at s - shift in the second; each track has its own offset to the video.
+    return replace(found, seconds=found.seconds + start_a - start_b)
+
+
+def _correlated(audio_a: NDArray[np.float64], audio_b: NDArray[np.float64]) -> AudioOffset:
+    """Return the offset of the second one of two tracks."""
+    size = 1 << (len(audio_a) + len(audio_b) - 2).bit_length()
     # Truncation creates clicks at both ends, which whitening would match: fade in and out.
     cross = np.fft.rfft(_faded(audio_a), size) * np.conj(np.fft.rfft(_faded(audio_b), size))
     magnitude = np.abs(cross)
@@ -79,13 +96,8 @@ def correlate_audio(first: Path, second: Path) -> AudioOffset:
     second_peak = float(correlation[apart].max(initial=0.0) / correlation[peak]) if deviation > 0 else 1.0
     around = np.roll(correlation, size // 2 - peak) >= correlation[peak] / 2
     width = int(np.argmin(around[size // 2 :])) + int(np.argmin(around[size // 2 :: -1])) - 1
-    # An event at s in the first track is at s - shift in the second; each track has its own offset to the video.
-    return AudioOffset(
-        shift / SAMPLE_RATE_HZ + start_a - start_b,
-        score,
-        second_peak,
-        float(np.hypot(width / 2 / SAMPLE_RATE_HZ, _SOUND_S)),
-    )
+    std_seconds = float(np.hypot(width / 2 / SAMPLE_RATE_HZ, _SOUND_S))
+    return AudioOffset(shift / SAMPLE_RATE_HZ, score, second_peak, std_seconds)
 
 
 def _faded(audio: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -481,6 +481,19 @@ def test_a_hum_alone_is_refused(suffix: str, sound_codec: str, loudness: float, 
         open_scene(tmp_path, sync="audio")
 
 
+@pytest.mark.parametrize(("period_s", "seconds"), [(0.5, 8), (1.3, 8), (3.0, 20)])
+def test_a_loop_is_refused_though_one_of_its_offsets_has_the_longest_overlap(
+    period_s: float, seconds: int, tmp_path: Path
+):
+    loop = np.tile(0.3 * noise(period_s), 60)
+    for seed, (name, start) in enumerate((("a", 0), ("b", 120000))):
+        hiss = 0.01 * np.random.default_rng(seed).standard_normal(seconds * 48000)
+        sound = loop[start : start + seconds * 48000] + hiss
+        write_counter_clip(tmp_path / f"{name}.mov", 60, sound=sound, sound_codec="pcm_s16le")
+    with pytest.raises(InputError, match="several offsets fit"):
+        open_scene(tmp_path, sync="audio")
+
+
 def test_audio_is_matched_despite_a_loud_hum(tmp_path):
     time = np.arange(0, 3, 1 / 48000)
     for shift, name in ((0.0, "a"), (0.4, "b")):
