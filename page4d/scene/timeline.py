@@ -105,14 +105,16 @@ def build_timeline(
     if fps is not None:
         start = max(float(times[0]) for times in frame_times)
         duration = min(float(times[-1]) for times in frame_times) - start
-        steps = range(int(min(max(duration * fps + 1e-6, 0), _MAX_STEPS)) + 1)[slice(*frames, stride)]
+        every = range(int(min(max(duration * fps + 1e-6, 0), _MAX_STEPS)) + 1)
+        steps = every[slice(*frames, stride)]
         _check_length(len(steps), frames, max_frames)
-        grid = start + np.asarray(steps) / fps
+        grid, span = start + np.asarray(steps) / fps, (start, start + every[-1] / fps)
     else:
         grid = frame_times[slowest]
         grid = grid[(grid >= first) & (grid <= last)]
         if len(grid) == 0:
             raise _no_common_instant()
+        every, span = range(len(grid)), (grid[0], grid[-1])
         grid = grid[slice(*frames, stride)]
         _check_length(len(grid), frames, max_frames)
     nearest = [nearest_frames(times, grid) for times in frame_times]
@@ -124,7 +126,7 @@ def build_timeline(
     if not keep.any():
         raise _no_common_instant()
     times = grid[keep]
-    notices = _rate_notices(names, timings, slowest, fps) + _span_notices(names, frame_times, times, len(grid))
+    notices = _rate_notices(names, timings, slowest, fps) + _span_notices(names, frame_times, span, len(every))
     notices += _unpaired_notices(names, paired, grid)
     if fps is None and stride == 1:
         notices += _gap_notices(names, frame_times, reaches, slowest, (times[0], times[-1]))
@@ -207,7 +209,7 @@ def _rate_notices(names: Sequence[str], timings: Sequence[Timing], slowest: int,
 
 
 def _span_notices(
-    names: Sequence[str], frame_times: Sequence[NDArray[np.float64]], times: NDArray[np.float64], count: int
+    names: Sequence[str], frame_times: Sequence[NDArray[np.float64]], span: tuple[float, float], count: int
 ) -> list[Notice]:
     ends = np.array([view[-1] + _period(view) for view in frame_times])
     starts = np.array([view[0] for view in frame_times])
@@ -219,7 +221,7 @@ def _span_notices(
         parts.append(f"{names[int(ends.argmin())]} ends first")
     if not parts:
         return []
-    return [Notice(f"common span {times[0]:.2f}-{times[-1]:.2f} s ({counted(count, 'frame')}); {', '.join(parts)}")]
+    return [Notice(f"common span {span[0]:.2f}-{span[1]:.2f} s ({counted(count, 'frame')}); {', '.join(parts)}")]
 
 
 def _unpaired_notices(

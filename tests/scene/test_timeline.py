@@ -1,6 +1,7 @@
 """Instants and frame pairs: properties for any rates, offsets and gaps."""
 
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -152,6 +153,13 @@ def test_views_without_common_instant_are_refused():
         build_timeline(["a", "b"], [np.arange(30) / 30, 2 + np.arange(30) / 30])
     with pytest.raises(InputError, match="there is no instant at which every view has a frame"):
         build_timeline(["a", "b"], [np.array([0.0, 0.04, 3, 3.04, 3.08]), np.array([1.0, 1.04, 1.08, 1.12])])
+
+
+@pytest.mark.parametrize("selected", [{"frames": (3, 12)}, {"stride": 9}, {"fps": 15.0, "frames": (2, None)}])
+def test_the_common_span_that_is_reported_is_not_that_of_selected_instants(selected: dict[str, Any]):
+    times = [np.arange(60) / 30, 0.5 + np.arange(31) / 30]
+    span = "0.50-1.50 s (16 frames)" if "fps" in selected else "0.50-1.50 s (31 frames)"
+    assert f"common span {span}; b starts last" in build_timeline(["a", "b"], times, **selected).notices[0].text
 
 
 def test_the_common_span_is_reported():
