@@ -43,6 +43,7 @@ from page4d.rig.length import KnownDistance, KnownLength, has_unit, known_length
 from page4d.rig.lens import lenses_of
 from page4d.rig.opening import opened_scene
 from page4d.rig.people.model import is_fetched, model_sha256
+from page4d.rig.people.pose import MIN_INSTANTS, MIN_SCORE
 from page4d.rig.records import RigRegistration, placed_record
 from page4d.rig.register import register_rig
 from page4d.rig.trajectory import moving_rig
@@ -214,10 +215,18 @@ def _advice(record: RegistrationRecord, scene: Scene, obstacles: Collection[str]
         others = [f"run {' and '.join(offers)}", *others]
     # People move: a view that alone fits none of the others may show them at other times.
     left = [camera.view for camera in record.cameras if not camera.placed]
-    may_be_late = Evidence.PEOPLE in record.evidence and scene.options.sync != SyncMode.PEOPLE
-    if len(left) == 1 and not obstacles and may_be_late:
-        others = [f"the clock of {left[0]} may be wrong: try ⟨sync=people⟩ or ⟨sync=FILE⟩ first", *others]
+    late = [f"clock of {left[0]}"] if len(left) == 1 and Evidence.PEOPLE in record.evidence else []
+    late = ["clocks"] if _fits_no_people(record) else late
+    if late and not obstacles and scene.options.sync != SyncMode.PEOPLE:
+        others = [f"the {late[0]} may be wrong: try ⟨sync=people⟩ or ⟨sync=FILE⟩ first", *others]
     return ", or ".join(others)
+
+
+def _fits_no_people(record: RegistrationRecord) -> bool:
+    """Return whether no view is placed, although a pair shows people long enough, who fit no pose of its cameras."""
+    of_people = [pair for pair in record.pairs if pair.evidence is Evidence.PEOPLE and not pair.accepted]
+    is_seen = any(pair.num_instants >= MIN_INSTANTS and pair.score < MIN_SCORE for pair in of_people)
+    return is_seen and not any(camera.placed for camera in record.cameras)
 
 
 def missing_models(record: RegistrationRecord, obstacles: Collection[str] = ()) -> list[str]:
@@ -249,8 +258,8 @@ def reasons(record: RegistrationRecord) -> str:
 def registration_notices(record: RegistrationRecord, *, in_run: bool = True) -> tuple[Notice, ...]:
     """Report the placed cameras; views that are not placed are a warning.
 
-    With `Registration.AUTO` it is none where nothing is placed although no model is missing, or where only moving
-    cameras are not: then the run is the same as without registration, and its report names the reason.
+    With `Registration.AUTO` it is none where nothing is placed although no model is missing and people do not differ,
+    or where only moving cameras are not: then the run is as without registration, and its report names the reason.
     """
     total = len(record.cameras)
     left = [camera for camera in record.cameras if not camera.placed]
@@ -264,7 +273,8 @@ def registration_notices(record: RegistrationRecord, *, in_run: bool = True) -> 
     names = "all views" if len(networks) == total else listed(networks)
     used = f"; those of the network are used for {names}" if in_run else ""
     is_expected = len(left) == total or all(camera.reason in MOTION for camera in left)
-    is_expected = is_expected and record.asked is Registration.AUTO and not missing_models(record)
+    is_expected = is_expected and not (missing_models(record) or _fits_no_people(record))
+    is_expected = is_expected and record.asked is Registration.AUTO
     level = Level.INFO if in_run and is_expected else Level.WARNING
     text = f"cameras of {len(left)} of {total} views are not placed ({reasons(record)}){used}; {record.advice}"
     return (*((registered,) if record.num_known and placed else ()), Notice(text, level))

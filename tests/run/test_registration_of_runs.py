@@ -11,7 +11,7 @@ import torch
 
 from page4d.choices import CameraMotion, ExistingOutput, Poses, Registration, UpAxis, WorldFrame
 from page4d.conventions import Scale, ScaleSource
-from page4d.errors import InputError, InterruptedRunError, SilentObserver, UsageError, WeightsError
+from page4d.errors import InputError, InterruptedRunError, Level, SilentObserver, UsageError, WeightsError
 from page4d.formats.calibrations import read_calibration
 from page4d.geometry.transforms import camera_centers
 from page4d.io.folders import CachedFiles
@@ -448,6 +448,19 @@ def test_the_clock_of_a_single_view_comes_before_a_calibration():
     assert registration._advice(record, scene, ["c"]) == "give ⟨calibration⟩"
     still = record.model_copy(update={"pairs": [pair.model_copy(update={"evidence": "texture"})]})
     assert registration._advice(still, scene) == "give ⟨calibration⟩"
+
+
+@pytest.mark.parametrize(("instants", "score", "is_late"), [(60, 0.39, True), (24, 0.39, False), (60, 0.6, False)])
+def test_clocks_are_named_where_people_fit_no_pose_of_any_view(instants: int, score: float, is_late: bool):
+    """Not where people are few, or fit and are refused for other reasons."""
+    lens = Lens(intrinsics=np.eye(3), image_size=(48, 64), focal_source=FocalSource.OPTION)
+    cameras = [placed_record(name, lens, "no accepted pair") for name in "ab"]
+    pair = PairRecord(views=("a", "b"), evidence="people", score=score, num_instants=instants, accepted=False)
+    record = RegistrationRecord(asked="auto", cameras=cameras, pairs=[pair])
+    advice = registration._advice(record, uncalibrated(CAPTURE.scene()))
+    assert advice.startswith("the clocks may be wrong: try ⟨sync=people⟩") == is_late
+    (notice,) = registration.registration_notices(record)
+    assert (notice.level == Level.WARNING) == is_late
 
 
 @pytest.mark.parametrize(("reason", "by_people"), [("the camera moves", False), ("no pair", True)])
