@@ -118,7 +118,7 @@ def _mono(path: Path) -> tuple[NDArray[np.float64], float]:
             for frame in chain(container.decode(stream), [None]):
                 for block in resampler.resample(frame):
                     lost_s = 0.0 if block.time is None else block.time - end_s
-                    if _MIN_LOST_S < lost_s < _MAX_LOST_S:
+                    if (_MIN_LOST_S if parts else 0.0) < lost_s < _MAX_LOST_S:  # first, what the decoder skips
                         parts.append(np.zeros(round(lost_s * SAMPLE_RATE_HZ), np.float32))
                         end_s += lost_s
                     parts.append(block.to_ndarray()[0])

@@ -413,7 +413,8 @@ def noise(seconds: float, rate: int = 48000, seed: int = 0) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("suffix", "sound_codec"), [("mp4", "aac"), ("mov", "pcm_s16le"), ("mkv", "aac"), ("mkv", "flac"), ("ts", "mp2")]
+    ("suffix", "sound_codec"),
+    [("mp4", "aac"), ("mp4", "libopus"), ("mov", "pcm_s16le"), ("mkv", "aac"), ("mkv", "flac"), ("ts", "mp2")],
 )
 @pytest.mark.parametrize(("shift_s", "late_s"), [(0.5, 0.0), (-0.7, 0.0), (0.3456, 0.25)])
 def test_audio_gives_the_offset_within_a_millisecond(
