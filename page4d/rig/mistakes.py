@@ -98,19 +98,11 @@ def mirrored(names: Sequence[str], cameras: Sequence[RigCamera]) -> list[Hypothe
     """Return mirrored pictures of one view, as lenses of negative focal length along x."""
     found = []
     for view, camera in enumerate(cameras):
-        matrix, width = camera.lens.intrinsics.copy(), camera.lens.image_size[1]
-        matrix[0] = -matrix[0] + width * matrix[2]
-        other = replace(camera, lens=replace(camera.lens, intrinsics=matrix))
-        found.append(
-            Hypothesis(
-                fault="mirrored",
-                views=(view,),
-                cameras=(*cameras[:view], other, *cameras[view + 1 :]),
-                what=f"the pictures of {names[view]} are mirrored",
-                fix=f"mirror the video of {names[view]} back, for example: ffmpeg -i IN -vf hflip OUT.mp4",
-                certain_pairs=2,
-            )
-        )
+        flip = np.array([[-1, 0, camera.lens.image_size[1]], [0, 1, 0], [0, 0, 1]])
+        other = replace(camera, lens=replace(camera.lens, intrinsics=flip @ camera.lens.intrinsics))
+        moved, what = (*cameras[:view], other, *cameras[view + 1 :]), f"the pictures of {names[view]} are mirrored"
+        fix = f"mirror the video of {names[view]} back, for example: ffmpeg -i IN -vf hflip OUT.mp4"
+        found.append(Hypothesis(fault="mirrored", views=(view,), cameras=moved, what=what, fix=fix, certain_pairs=2))
     return found
 
 

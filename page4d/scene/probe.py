@@ -205,11 +205,7 @@ _MAX_BACK_S = 0.1
 
 
 def _check_order(path: Path, shown: Sequence[_Packet], time_base: float) -> None:
-    """Check that decoding times do not go back, which would mix frames of different times.
-
-    Raises:
-        InputError: if they do.
-    """
+    """Refuse decoding times that go back, which would mix frames of different times."""
     times = np.array([packet.dts for packet in shown if packet.dts is not None], dtype=np.float64) * time_base
     if (np.maximum.accumulate(times) - times).max(initial=0.0) > _MAX_BACK_S:
         raise InputError(
