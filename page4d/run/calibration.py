@@ -294,19 +294,21 @@ def _sightings(
     found: Sequence[Corners | None],
     times: Float[Array, " T"],
     poses: range,
-    later: Sequence[float] | Float[Array, " T"] = (),
+    later: Float[Array, " T"] | None = None,
 ) -> list[Sighting]:
     """Return the sightings of one video, with velocities where a picture just before or after shows the board.
 
-    `times` are those of the pictures; the instants of their poses are `later`, by default at the same times.
+    `times` are those of the pictures, also of repeated ones; the instants of their poses are `later`, by default at
+    the same times.
     """
+    later = np.zeros(len(found)) if later is None else later
     best = max((corners.sharpness for corners in found if corners is not None), default=1.0) or 1.0
     sightings = []
     for place, corners in enumerate(found):
         if corners is None:
             continue
         moves, steps = [], []
-        for other in (place - 1, place + 1):
+        for other in (np.searchsorted(times, times[place]) - 1, np.searchsorted(times, times[place], "right")):
             after = found[other] if 0 <= other < len(found) else None
             step = float(times[other] - times[place]) if after is not None else 0.0
             if after is not None and 0 < abs(step) <= _MAX_STEP_S:
@@ -324,7 +326,7 @@ def _sightings(
                 pose=poses[place],
                 velocity=np.average(moves, axis=0, weights=steps[::-1]) if moves else None,
                 acceleration=2 * (moves[1] - moves[0]) / sum(steps) if len(moves) > 1 else None,
-                later=float(later[place]) if len(later) else 0.0,
+                later=float(later[place]),
             )
         )
     return sightings

@@ -558,9 +558,11 @@ def test_cameras_with_clocks_far_apart_are_called_inaccurate(late_s, is_far) -> 
     assert ("calibrate again: the cameras are inaccurate" in notice.text) == is_far
 
 
-@pytest.mark.parametrize("noise_s", [None, 0.012])
-def test_frames_between_the_instants_are_taken_at_their_stated_times(noise_s, tmp_path: Path, monkeypatch) -> None:
-    """A stated clock is not reported again, also if time stamps of single frames are late."""
+@pytest.mark.parametrize(("noise_s", "fps"), [(None, None), (0.012, None), (None, 60)])
+def test_frames_between_the_instants_are_taken_at_their_stated_times(
+    noise_s, fps, tmp_path: Path, monkeypatch
+) -> None:
+    """A stated clock is not reported again, also if time stamps of single frames are late, or frames are repeated."""
     cameras, evidence = rig(count=24, late_s=0.047, step=1 / 30)
     frames = {(one.view, one.pose): Corners(numbers=one.numbers, pixels=one.pixels) for one in evidence.shared}
     for name in "abc":
@@ -574,7 +576,7 @@ def test_frames_between_the_instants_are_taken_at_their_stated_times(noise_s, tm
         return board, [[frames.get((view, index)) for index in own] for view, (_, own) in enumerate(footage)]
 
     monkeypatch.setattr(calibration, "find_boards", found)
-    result = calibration.calibrate(tmp_path, board=str(CHARUCO), observer=None, image_fps=30)
+    result = calibration.calibrate(tmp_path, board=str(CHARUCO), observer=None, image_fps=30, fps=fps)
     assert [camera.clock_s for camera in result.record.cameras] == [None] * 3
     assert max(camera.residual_px for camera in result.record.cameras) < 0.2
     assert center_errors(result, cameras).max() < 0.015
