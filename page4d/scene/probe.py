@@ -179,7 +179,7 @@ def probe_video(
             tolerates_damage=allow_damaged,
             notices=tuple(notices),
         )
-    return _without_damage(source) if allow_damaged else source
+    return _without_damage(source, num_early) if allow_damaged else source
 
 
 class _Packet(NamedTuple):
@@ -233,9 +233,12 @@ def _frame_times(
     return None, np.arange(len(shown)) / rate, is_avi
 
 
-def _without_damage(source: VideoSource) -> VideoSource:
-    """Keep only the frames that a full decode finds intact, and add a notice with their number."""
-    scan = video.scan_for_damage(source.path)
+def _without_damage(source: VideoSource, num_early: int) -> VideoSource:
+    """Keep only the frames that a full decode finds intact, and add a notice with their number.
+
+    Without time stamps, frames are identified by packets, of which the `num_early` first ones are left out.
+    """
+    scan = video.scan_for_damage(source.path, is_timed=source.pts is not None)
     num_intact = int(scan.intact.sum())
     if num_intact == 0:
         raise video.no_intact_frame_error(source.path)
@@ -247,14 +250,21 @@ def _without_damage(source: VideoSource) -> VideoSource:
     used = "1 intact frame is used" if num_intact == 1 else f"{num_intact} intact frames are used"
     notice = Notice(f"{source.label} {problem}: {used}" + (f", {lost} left out" if lost else ""))
     if source.pts is None:
-        kept = np.flatnonzero(scan.intact)
+        # A frame that is not decoded still takes its time: those after it are later than their number in the output.
+        numbers = np.array([place if number is None else number for place, number in enumerate(scan.pts)])
+        latest = np.maximum.accumulate(numbers)  # packets of later frames may come first
+        lost = np.setdiff1d(np.arange(latest[-1]), numbers)
+        kept = np.arange(len(numbers)) + np.searchsorted(lost, latest) - num_early
+        is_kept = scan.intact & (kept >= 0) & (kept < len(source.frame_times))
+        kept, positions = kept[is_kept], np.flatnonzero(is_kept)
     else:
         intact_pts = {pts for pts, intact in zip(scan.pts, scan.intact, strict=True) if intact}
         kept = np.array([index for index, pts in enumerate(source.pts) if int(pts) in intact_pts], dtype=np.int64)
+        positions = source.positions[kept]
     return replace(
         source,
         pts=None if source.pts is None else source.pts[kept],
-        positions=source.positions[kept],
+        positions=positions,
         frame_times=source.frame_times[kept],
         notices=(*source.notices, notice),
     )

@@ -393,7 +393,7 @@ def empty_frames(container: Any, dts: Sequence[int | None]) -> int:
 
 @dataclass(frozen=True)
 class DamageScan:
-    """Result of decoding a whole video: time stamp and integrity of each decoded frame.
+    """Result of decoding a whole video: time stamp, or number of the packet, and integrity of each decoded frame.
 
     `expected` is the declared number of frames, or that of the decoded ones if unknown.
     """
@@ -406,8 +406,8 @@ class DamageScan:
     ends_early: bool
 
 
-def scan_for_damage(path: Path) -> DamageScan:
-    """Decode a whole video, continuing after damage."""
+def scan_for_damage(path: Path, *, is_timed: bool = True) -> DamageScan:
+    """Decode a whole video, continuing after damage; the frames of one that is not timed have numbers of packets."""
     pts: list[int | None] = []
     dts: list[int | None] = []
     intact: list[bool] = []
@@ -419,6 +419,7 @@ def scan_for_damage(path: Path) -> DamageScan:
         extent = PacketExtent(path, container, stream)
         for packet in extent.packets():
             if packet.size:
+                packet.pts = packet.pts if is_timed else len(dts)
                 dts.append(packet.dts)
                 last_packet_bad = bool(packet.is_corrupt)
             try:

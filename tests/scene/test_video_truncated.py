@@ -85,6 +85,24 @@ def test_intact_frames_before_the_cut_are_used_on_request(name: str, tmp_path: P
     assert f"{len(source.frame_times)} intact frames are used" in source.notices[-1].text
 
 
+@pytest.mark.parametrize(
+    ("suffix", "codec", "lost"), [("avi", "mjpeg", 1), ("avi", "libx264", 6), ("mkv", "mjpeg", 1)]
+)
+def test_frames_after_lost_ones_keep_their_times(suffix: str, codec: str, lost: int, tmp_path: Path) -> None:
+    options = {"pixel_format": "yuvj420p"} if codec == "mjpeg" else {"options": {"g": "6", "sc_threshold": "0"}}
+    path = write_counter_clip(tmp_path / f"a.{suffix}", FRAMES, codec=codec, **options)
+    with av.open(str(path)) as container:
+        place, size = [(packet.pos + 8, packet.size - 8) for packet in container.demux(video=0) if packet.size][0]
+    content = bytearray(path.read_bytes())
+    content[place : place + size] = b"\xff\x00" * (size // 2) + b"\0" * (size % 2)
+    path.write_bytes(content)
+    source = probe(path, allow_damaged=True)
+    with source.open() as reader:
+        found = [read_counter(image / 255) for image in reader.read(range(len(source.frame_times)))]
+    assert found == list(range(lost, FRAMES))
+    np.testing.assert_allclose(source.frame_times, np.array(found) / 30, atol=2e-3)
+
+
 OPEN = "keyint=12:min-keyint=12:scenecut=0:bframes=2:b-adapt=0:open-gop=1"
 BETWEEN_KEY_FRAMES: dict[str, tuple[str, dict[str, str], int]] = {
     "a.ts": ("libx264", {"preset": "fast", "x264-params": OPEN}, 12),
