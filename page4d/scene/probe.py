@@ -253,8 +253,8 @@ def _without_damage(source: VideoSource, num_early: int) -> VideoSource:
         # A frame that is not decoded still takes its time: those after it are later than their number in the output.
         numbers = np.array([place if number is None else number for place, number in enumerate(scan.pts)])
         latest = np.maximum.accumulate(numbers)  # packets of later frames may come first
-        lost = np.setdiff1d(np.arange(latest[-1]), numbers)
-        kept = np.arange(len(numbers)) + np.searchsorted(lost, latest) - num_early
+        missing = np.setdiff1d(np.arange(latest[-1]), numbers)
+        kept = np.arange(len(numbers)) + np.searchsorted(missing, latest) - num_early
         is_kept = scan.intact & (kept >= 0) & (kept < len(source.frame_times))
         kept, positions = kept[is_kept], np.flatnonzero(is_kept)
     else:

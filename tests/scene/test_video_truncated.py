@@ -92,7 +92,7 @@ def test_frames_after_lost_ones_keep_their_times(suffix: str, codec: str, lost: 
     options = {"pixel_format": "yuvj420p"} if codec == "mjpeg" else {"options": {"g": "6", "sc_threshold": "0"}}
     path = write_counter_clip(tmp_path / f"a.{suffix}", FRAMES, codec=codec, **options)
     with av.open(str(path)) as container:
-        place, size = [(packet.pos + 8, packet.size - 8) for packet in container.demux(video=0) if packet.size][0]
+        place, size = next((packet.pos + 8, packet.size - 8) for packet in container.demux(video=0) if packet.size)
     content = bytearray(path.read_bytes())
     content[place : place + size] = b"\xff\x00" * (size // 2) + b"\0" * (size % 2)
     path.write_bytes(content)
