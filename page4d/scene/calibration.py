@@ -43,8 +43,11 @@ def match_cameras(
     match: CalibrationMatch,
     *,
     views_were_named: bool,
+    notices: Sequence[Notice] = (),
 ) -> tuple[CalibratedCamera | None, ...]:
     """Return the calibrated camera of every view, None for those of other cameras.
+
+    An error about cameras without a video repeats the notices of the scene that name them, such as ignored folders.
 
     Raises:
         InputError: if no view has a camera, a camera has no video and the views were not selected by name, or the
@@ -74,8 +77,10 @@ def match_cameras(
         calibrated = ",".join(both) if len(both) <= _MAX_NAMES_IN_HINT else "NAME,NAME,..."
         select = f"add the videos, or select the views by name: ⟨views={calibrated}⟩"
         # Equal numbers are those of one rig with other names, such as cameras counted from 0 and videos from 1.
+        texts = [one.marked_text for one in notices if any(name in one.marked_text for name in without_video)]
         raise InputError(
-            f"{count}; missing video for {listed(without_video)}", hint if len(cameras) == len(all_names) else select
+            "; ".join([count, f"missing video for {listed(without_video)}", *texts]),
+            hint if len(cameras) == len(all_names) else select,
         )
     misspelt = _nearly_equal(without_camera, without_video)
     if misspelt or len(without_camera) == len(view_names):

@@ -193,6 +193,7 @@ def _with_calibration(scene: Scene, options: SceneOptions, all_names: tuple[str,
         all_names,
         options.calibration_match,
         views_were_named=isinstance(options.views, tuple),
+        notices=scene.notices,
     )
     if unknown := [name for name in options.again if name not in scene.view_names]:
         raise unknown_name("view", unknown[0], scene.view_names, "⟨again⟩: ")

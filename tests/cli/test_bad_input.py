@@ -325,6 +325,12 @@ CALIBRATIONS = (
         "calibration has 3 cameras, scene has 2 videos; missing video for cam05",
         "--calibration {scene}/rig.json",
     ),
+    Case(
+        "45 of pictures that are not read",
+        lambda f: (calibrated("cam01", "cam02", "c5")(f), (f / "c5").mkdir(), content(b"v/1\1")(f / "c5" / "0.exr")),
+        "missing video for c5; ignored c5: a folder of exr files, which are not read",
+        "--calibration {scene}/rig.json",
+    ),
     warns(
         "46 other size, declared",
         calibrated("cam01", "cam02", width=72),
