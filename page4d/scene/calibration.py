@@ -47,7 +47,7 @@ def match_cameras(
 ) -> tuple[CalibratedCamera | None, ...]:
     """Return the calibrated camera of every view, None for those of other cameras.
 
-    An error about cameras without a video repeats the notices of the scene that name them, such as ignored folders.
+    An error about cameras without a video repeats the notices of the scene that name them as ignored.
 
     Raises:
         InputError: if no view has a camera, a camera has no video and the views were not selected by name, or the
@@ -77,7 +77,9 @@ def match_cameras(
         calibrated = ",".join(both) if len(both) <= _MAX_NAMES_IN_HINT else "NAME,NAME,..."
         select = f"add the videos, or select the views by name: ⟨views={calibrated}⟩"
         # Equal numbers are those of one rig with other names, such as cameras counted from 0 and videos from 1.
-        texts = [one.marked_text for one in notices if any(name in one.marked_text for name in without_video)]
+        entries = {one.marked_text: one.marked_text.partition(": ")[0] for one in notices}
+        called = re.compile(rf"(?<!\w)({'|'.join(map(re.escape, without_video))})(?!\w)")
+        texts = [text for text, entry in entries.items() if entry.startswith("ignored ") and called.search(entry)]
         raise InputError(
             "; ".join([count, f"missing video for {listed(without_video)}", *texts]),
             hint if len(cameras) == len(all_names) else select,
