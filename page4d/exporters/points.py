@@ -406,8 +406,6 @@ class _Grid:
 
 def stratified_subset(view: NDArray[np.uint8], number: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """Return `number` indices, increasing, drawn at random from every view in proportion to its points."""
-    if number >= len(view):
-        return np.arange(len(view))
     views, counts = np.unique(view, return_counts=True)
     least = 1 if number >= len(views) else 0
     exact = counts * (number / len(view))

@@ -213,13 +213,13 @@ def read(path: Path, views: Collection[str] | None = None) -> Calibration:
     The scale is arbitrary.
 
     Raises:
-        InputError: if there is no model, several are possible, the model is damaged, or a camera is invalid.
+        InputError: if several models are possible, the model is damaged, or a camera is invalid.
     """
     if path.is_file():
         return _read_model(path, path.parent, path.suffix.lower()).calibration
     models = _models(path)
-    if len(models) < 2:
-        return _read_folder(path, models[0] if models else path).calibration
+    if len(models) == 1:
+        return _read_folder(path, models[0]).calibration
     found = [_read_folder(path, folder) for folder in models]
     kept = [
         model
@@ -272,8 +272,6 @@ def _suffixes(folder: Path) -> list[str]:
 def _read_folder(path: Path, folder: Path) -> _ReadModel:
     """Read the model in a folder; binary and text files must agree if both exist."""
     models = [_read_model(path, folder, suffix) for suffix in _suffixes(folder)]
-    if not models:
-        raise unreadable(path, "it contains no COLMAP model (cameras and images, .bin or .txt)")
     if not models[0].calibration.is_same(models[-1].calibration):
         raise InputError(
             f"'{folder.name or folder}' contains two COLMAP models, which differ: cameras.bin and cameras.txt",

@@ -81,7 +81,7 @@ def refit_pose(view: int, cameras: Sequence[RigCamera], shared: Shared) -> RigCa
     shared = {other: pair.thinned for other, pair in shared.items()}
     poses = _pair_poses(cameras, shared)
     center = _meeting_point([(cameras[other].center, ray) for other, (_, ray) in poses.items()])
-    if len(poses) < 2 or center is None:
+    if center is None:
         return None
     starts = [cameras[view].placed(rotation, center) for rotation, _ in poses.values()]
     return _best(cameras, shared, [cameras[view], *starts], True)

@@ -392,7 +392,5 @@ def estimate_motion_clocks(
     for half in halves:
         cuts = [cut(half, ahead, group, width) for group in groups(number)]
         check_cuts(f"in half of the capture {_WHAT}", names, cuts, _MAX_HALF_RATIO, reason)
-    if not found:
-        raise undetermined(_WHAT, names[1:], f"fewer than {_MIN_COMMON} common instants")
     measured = Measured(*map(np.concatenate, zip(*found, strict=True)))
     return fitted_clocks(_WHAT, names, measured, step_s, np.full(number, _COMMON_ERROR))

@@ -6,13 +6,13 @@ Rotations are numpy arrays; angles are in degrees.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import Field
 from scipy.spatial.transform import Rotation
 
 from page4d.errors import Progress, counted
@@ -209,12 +209,6 @@ class RigRegistration(FileModel):
     cameras: list[ViewCamera | None]
     motions: list[ViewMotion] = Field(default_factory=list)
     world: WorldRecord | None = None
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        if [camera.placed for camera in self.record.cameras] != [camera is not None for camera in self.cameras]:
-            raise ValueError("cameras are not those of the placed views")
-        return self
 
     def __repr__(self) -> str:
         """Return the number of placed cameras in one line."""

@@ -36,10 +36,7 @@ def check_fingerprint(folder: Path, earlier: RunState, plan: RunPlan) -> None:
     Raises:
         UsageError: naming the differences.
     """
-    differs = _differences(earlier.fingerprint, fingerprint_of(plan))
-    if not differs and earlier.plan[-1].stop != plan.scene.num_times:
-        differs = ["instants of the state"]
-    _refuse(folder, differs)
+    _refuse(folder, _differences(earlier.fingerprint, fingerprint_of(plan)))
 
 
 def earlier_registration(

@@ -266,11 +266,6 @@ def motion_transforms(scene: Scene, settings: ReconstructSettings) -> tuple[Pixe
         return None
     if scene.num_times < 2:
         raise UsageError("⟨motion⟩ with 1 instant, which has no motion", "give at least two instants")
-    if not any(near_steps(scene.times)):
-        raise UsageError(
-            f"⟨motion⟩: every step between instants exceeds {MAX_GAP:g} times the median step",
-            "select denser instants",
-        )
     placed = _placed(scene, settings.motion_size)
     for view, transform in zip(scene.views, placed, strict=True):
         height, width = transform.content_size

@@ -5,12 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Generic, TypeVar, cast
 
-from pydantic import JsonValue, ValidationError
+from pydantic import JsonValue
 from torch import Tensor
 
-from page4d.errors import Notice, UsageError
+from page4d.errors import Notice
 from page4d.geometry.camera import Cameras
-from page4d.io.documents import first_violation
 from page4d.io.json_records import FileModel, Model
 from page4d.output.instant import InstantFiles, InstantOptions
 from page4d.output.record import InstantMotion
@@ -35,23 +34,8 @@ class History:
     read_tensors: Callable[[str], dict[str, Tensor]]
 
     def state(self, name: str, model: type[Model]) -> Model:
-        """Return the recorded decision of a stage.
-
-        Raises:
-            UsageError: if it is not one of this stage.
-        """
-        try:
-            return model.model_validate(self.states[name])
-        except ValidationError as error:
-            raise bad_state(name, first_violation(error, "it")) from error
-
-
-def bad_state(name: str, reason: str) -> UsageError:
-    """Return the error of a recorded decision that a run cannot be continued from."""
-    return UsageError(
-        f"the recorded state of stage '{name}' is not as page4d writes it: {reason}",
-        "use another folder, or ⟨existing=overwrite⟩ to replace the result",
-    )
+        """Return the recorded decision of a stage."""
+        return model.model_validate(self.states[name])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,12 +1,11 @@
 """Records in the state folder of an output, checked when they are read."""
 
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated
 
 from jaxtyping import Float
-from pydantic import AfterValidator, Field, JsonValue, NonNegativeFloat, model_validator
+from pydantic import AfterValidator, Field, JsonValue, NonNegativeFloat
 from torch import Tensor
 
 from page4d.geometry.transforms import Sim3
@@ -63,15 +62,6 @@ class FinishedChunk(FileModel):
     clipped_velocities: Count = 0
     motion: list[InstantMotion] = Field(default_factory=list)
 
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        if not self.record.start <= self.first < self.stop <= self.record.stop:
-            raise ValueError(f"instants {self.first} to {self.stop} are not those of the chunk")
-        axes = self.world_to_camera.shape[:2]
-        if not self.stop - self.first == len(self.times) == axes[0] or self.intrinsics.shape[:2] != axes:
-            raise ValueError(f"cameras of {axes[0]} times and {axes[1]} views for {len(self.times)} times")
-        return self
-
 
 class RunState(FileModel):
     """The state of a run: the fingerprint required for resuming, the decisions of its stages by name, and totals.
@@ -92,15 +82,6 @@ class RunState(FileModel):
     other_files: list[FileRecord] = Field(default_factory=list)
     warnings: list[str] = Field(default_factory=list)
     seconds: dict[str, NonNegativeFloat] = Field(default_factory=dict)
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        chunks = self.plan
-        follow = all(one.stop - two.overlap == two.start and one.stop < two.stop for one, two in pairwise(chunks))
-        within = all(0 <= chunk.overlap < chunk.length for chunk in chunks)
-        if not follow or not within or (chunks[0].start, chunks[0].overlap) != (0, 0):
-            raise ValueError("the plan is not one of consecutive chunks")
-        return self
 
 
 def transform_of(record: ChunkRecord) -> Sim3:

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Self
+from typing import Annotated
 
 import torch
 from jaxtyping import Float
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from page4d.choices import CameraMotion
@@ -22,7 +22,7 @@ from page4d.output.record import RigFitRecord, RigRecord, ViewMotionRecord
 from page4d.output.rig_record import Count
 from page4d.records import Predictions
 from page4d.rig.camera_motion import ViewMotion
-from page4d.run.stage import History, Instant, Stage, bad_state
+from page4d.run.stage import History, Instant, Stage
 from page4d.run.stages.stitch import MIN_SCALE_STD, PlacedChunk, scale_of_depth
 from page4d.run.stages.world import has_baseline
 from page4d.scene.batches import scene_cameras
@@ -151,16 +151,6 @@ class RigState(FileModel):
     world_to_camera: Annotated[Float[Tensor, "..."], DOUBLES] = torch.zeros(0)
     intrinsics: Annotated[Float[Tensor, "..."], DOUBLES] = torch.zeros(0)
 
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        views, number = self.static_views, len(self.static_views)
-        if views != sorted(set(views)) or any(view >= len(self.rig.views) for view in views):
-            raise ValueError(f"cameras of the views {views}")
-        shapes = [tuple(matrices.shape) for matrices in (self.world_to_camera, self.intrinsics)]
-        if shapes != ([(number, 4, 4), (number, 3, 3)] if views else [(0,), (0,)]):
-            raise ValueError(f"cameras of shapes {shapes}")
-        return self
-
     @staticmethod
     def of(record: RigRecord, rig: StaticRig | None, image_size: tuple[int, int]) -> "RigState":
         """Record the static cameras, or none."""
@@ -216,9 +206,7 @@ class StaticRigAligner(Stage[RigState]):
         super().restore(history)
         if self.decided is None:
             return
-        last, num_views = history.finished[-1], len(self.decided.rig.views)
-        if num_views != last.world_to_camera.shape[1]:
-            raise bad_state(self.name, f"{num_views} views where the scene has {last.world_to_camera.shape[1]}")
+        last = history.finished[-1]
         self.rig = self.decided.static_rig()
         self._is_moving = self.rig is None
         self._scale_std = 0.0 if last.record.rig is None else last.record.rig.scale_std
