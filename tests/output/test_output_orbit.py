@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import av
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -87,6 +88,17 @@ def test_previews_stand_on_the_up_axis_of_an_upright_world(output: Output, axis:
     for right, down, _ in views:
         assert right @ np.array(UpAxis(axis).vector) == pytest.approx(0, abs=1e-9)
         assert down @ np.array(UpAxis(axis).vector) < -0.8
+
+
+@pytest.mark.parametrize("axes", [(0, 1, 2), (0, 2, 1)], ids=["level", "straight down"])
+def test_a_camera_without_points_below_or_ahead_has_a_preview(output: Output, axes: tuple[int, ...]) -> None:
+    poses = torch.zeros_like(output.cameras.world_to_camera)
+    poses[..., range(4), (*axes, 3)] = 1
+    cameras = replace(output.cameras, world_to_camera=poses, up=UpAxis.MINUS_Y)
+    seen = SimpleNamespace(points=lambda _: made_cloud(0), cameras=cameras, run=output.run)
+    for view in orbit._viewpoints(seen, [0] * NUM_FRAMES):
+        np.testing.assert_allclose(view.axes @ view.axes.T, np.eye(3), atol=1e-9)
+        assert view.axes[1, 1] > 0.8
 
 
 def test_the_cloud_is_in_the_middle_of_the_picture_wherever_its_points_are_dense(output: Output) -> None:

@@ -381,8 +381,8 @@ def _viewpoints(output: Output, instants: list[int]) -> list[Viewpoint]:
     target = np.median(points, axis=0) if len(points) else np.zeros(3)
     away = target - centers_of(poses).mean(axis=0)
     away = away - (away @ up) * up
-    if np.linalg.norm(away) < 1e-6:
-        away = poses[0, 2, :3] - (poses[0, 2, :3] @ up) * up
+    if np.linalg.norm(away) < 1e-6:  # ahead of the camera or, if it is vertical there, down in its picture
+        away = max((axis - (axis @ up) * up for axis in poses[0, 2:0:-1, :3]), key=lambda axis: float(axis @ axis))
     away = away / np.linalg.norm(away)
     across = np.cross(away, up)
     directions = np.stack([across, up, away])
