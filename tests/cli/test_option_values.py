@@ -30,6 +30,7 @@ def scene(tmp_path) -> Path:
         (("reconstruct", "--chunk", DIGITS), "is neither auto nor a positive number"),
         (("reconstruct", "--chunk", "٤"), "is neither auto nor a positive number"),
         (("reconstruct", "--memory", f"{DIGITS}GB"), "is not an amount of memory"),
+        (("reconstruct", "--depth-size", DIGITS), "neither one of auto, network, video nor 8 to 65536 px"),
         (("reconstruct", "--memory", "٤GB"), "is not an amount of memory"),
         (("reconstruct", "--size", "9223372036854775808"), "--size"),
         (("reconstruct", "--calib-resize", "scale"), "--calib-resize without --calibration"),

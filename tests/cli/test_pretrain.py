@@ -82,6 +82,7 @@ def test_a_dry_run_prints_a_configuration_for_the_next_run(pretrain, cli, tmp_pa
         (("--steps", 1, "--size", 30), 2, "crops of 30 px for patches of 14 x 14 px"),
         (("--steps", 1, "--precision", "fp16"), 2, "training in fp16"),
         (("--steps", 1, "--device", "tpu"), 2, "no device is called 'tpu'"),
+        (("--method", "mae", "--config", "c.json"), 2, "--config and --method contradict each other"),
         (("--until-seconds", 0), 2, "give --until-seconds above 0"),
     ],
 )

@@ -14,7 +14,7 @@ from scipy.spatial.transform import Rotation
 
 from page4d.choices import LensModel, UpAxis
 from page4d.conventions import Scale
-from page4d.errors import InputError, OutputError, Page4DError, Stopped
+from page4d.errors import InputError, OutputError, Page4DError, Stopped, UsageError
 from page4d.formats import calibrations
 from page4d.formats.calibrations import read_calibration
 from page4d.geometry.distortion import Distortion
@@ -580,6 +580,37 @@ def test_frames_between_the_instants_are_taken_at_their_stated_times(
     assert [camera.clock_s for camera in result.record.cameras] == [None] * 3
     assert max(camera.residual_px for camera in result.record.cameras) < 0.2
     assert center_errors(result, cameras).max() < 0.015
+
+
+def test_options_name_the_instant_on_the_floor_and_footage_for_lenses(tmp_path: Path, monkeypatch) -> None:
+    _, evidence = rig(count=14, views=(0, 1))
+    frames = {(one.view, one.pose): Corners(numbers=one.numbers, pixels=one.pixels) for one in evidence.shared}
+    for name, size in (("scene/a", SIZE), ("scene/b", SIZE), ("lens/b", SIZE), ("small/b", (48, 64))):
+        write_images(tmp_path / name, {f"{index:03d}.png": np.zeros((*size, 3), np.uint8) for index in range(14)})
+
+    def found(board, footage, _):
+        return board, [[frames.get((min(view, 1), index)) for index in own] for view, (_, own) in enumerate(footage)]
+
+    monkeypatch.setattr(calibration, "find_boards", found)
+    monkeypatch.setattr(calibration, "MAX_PICTURES", 12)  # of 14: without 4 and 9
+    settings = {"board": str(CHARUCO), "observer": None, "image_fps": 10}
+    for options, message in (
+        ({"floor_at": 14}, "floor_at=14: the scene has 14 instants"),
+        ({"floor_at": -1}, "floor_at=-1 is no instant"),
+        ({"lenses": tmp_path / "small"}, "lenses: b has 64x48 pixels, in the scene 640x480"),
+        ({"lenses": tmp_path, "intrinsics": tmp_path}, "lenses and intrinsics contradict each other"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            calibration.calibrate(tmp_path / "scene", **settings, **options)
+    given = BoardEvidence.of
+    kept: list[BoardEvidence] = []
+    monkeypatch.setattr(BoardEvidence, "of", lambda *own: kept.append(given(*own)) or kept[-1])
+    result = calibration.calibrate(tmp_path / "scene", **settings, lenses=tmp_path / "lens", floor_at=4)
+    assert max(camera.residual_px for camera in result.record.cameras) < 0.2
+    (evidence,) = kept
+    assert (evidence.num_instants, evidence.floor) == (13, 4)
+    assert {one.pose for one in evidence.alone} == set(range(13, 25))
+    assert result.record.world is not None
 
 
 def without_view(evidence: BoardEvidence, view: int, kept) -> BoardEvidence:

@@ -144,6 +144,7 @@ FILES: tuple[tuple[dict[str, str], str], ...] = (
     ({"cameras.json": '{"views": {}}'}, "cameras.json.*(no camera|at least 1 item)"),
     ({"c.qca.txt": "<calibration/>"}, "c.qca.txt.*no camera"),
     ({"t.toml": "[metadata]\na = 1\n"}, "t.toml.*no camera"),
+    ({"rig.csv": "name,fx\ncam01,2,3\n"}, "rig.csv': its rows have different numbers of columns"),
     ({"transforms.json": '{"frames": []}'}, "transforms.json.*(no camera|at least 1 item)"),
 )
 
@@ -240,6 +241,7 @@ BAD_OUTPUT: dict[str, tuple[Callable[[Any], object], str]] = {
     "size": (lambda v: v.update(image_size=[0, 480]), "camera cam02: image_size.0: Input should be greater than 0"),
     "many": (lambda v: v.update(world_to_camera=[v["world_to_camera"]] * 3), "camera cam02: 3 poses for 2 times"),
     "lens": (lambda v: v["distortion"]["coefficients"].pop(), "camera cam02: 3 coefficients for brown-conrady"),
+    "lenses": (lambda v: v.update(intrinsics=[v["intrinsics"]] * 3), "camera cam02: 3 intrinsics for 2 times"),
     "lower": (lambda v: v["intrinsics"][2].__setitem__(0, 1.0), "camera cam02: the intrinsics are not of the form"),
 }  # fmt: skip
 
@@ -273,6 +275,14 @@ def test_an_intri_file_without_extri_file_is_refused(tmp_path: Path):
         (
             lambda c: c.update(applied_transform=[[2, 0, 0, 0], [0, 2, 0, 0], [0, 0, 2, 0]]),
             "applied_transform is not",
+        ),
+        (
+            lambda c: c["frames"][0]["transform_matrix"][3].insert(0, c["frames"][0]["transform_matrix"][3].pop()),
+            "camera cam01: the last row of",
+        ),
+        (
+            lambda c: c["frames"][0].pop("fl_x") and c["frames"][0].update(camera_angle_x=4),
+            "camera cam01: the field of",
         ),
         (lambda c: c["frames"][0].update(w=10**9), "camera cam01: w: Input should be less than or equal to 1000000"),
     ],

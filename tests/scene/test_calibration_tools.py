@@ -130,7 +130,11 @@ def test_a_stereo_pair_of_opencv_is_read_in_any_spelling(keys: str, tmp_path: Pa
     paths = [write_storage(tmp_path / "stereo.yml", content), tmp_path / "stereo.json"]
     paths[1].write_text(json.dumps({key: np.asarray(value).tolist() for key, value in content.items()}))
     np.savez(tmp_path / "stereo.npz", **content, object_points=np.zeros((90, 90)), errors=np.array([None]))
-    paths.append(tmp_path / "stereo.npz")
+    paths += [tmp_path / "stereo.npz", tmp_path / "sides.json"]
+    sides = {
+        side: {key: STEREO[f"{key}{place}"].tolist() for key in "MD"} for place, side in ((1, "left"), (2, "right"))
+    }
+    paths[-1].write_text(json.dumps(sides | {key: STEREO[key].tolist() for key in "RT"}))
     if not keys.startswith("K_left"):  # which would be cameras called left and right, without poses
         rectified = {f"{side}_{key}": np.eye(3, columns) for side in ("left", "right")
                      for key, columns in (("R", 3), ("P", 4))}  # fmt: skip
@@ -393,6 +397,16 @@ def tables_of_brown_conrady(rig: list[RigCamera]) -> Iterator[tuple[str, str, ob
         "rig.json",
         {f"{name}_{key}": value for name, table in short.items() for key, value in table.items()},
     )
+    parts = {camera.name: camera.integer_intrinsics[[0, 1, 0, 1], [0, 1, 2, 2]].tolist() for camera in rig}
+    turns = {camera.name: np.roll(Rotation.from_matrix(camera.rotation).as_quat(), 1) for camera in rig}
+    words = "qw qx qy qz tx ty tz".split()
+    separate = {
+        camera.name: dict(zip(words, [*turns[camera.name], *camera.translation.tolist()], strict=True))
+        | {"focal_length": parts[camera.name][:2], "principal_point": parts[camera.name][2:]}
+        | {"D": tables[camera.name]["D"]}
+        for camera in rig
+    }
+    yield "quaternions", "rig.json", separate
     rows = [(table["K"], [table["D"]], np.c_[table["R"], table["T"]]) for table in tables.values()]
     lines = [[" ".join(map(repr, map(float, row))) for part in parts for row in part] for parts in rows]
     yield "Multiface", "KRT", "\n\n".join("\n".join((name, *part)) for name, part in zip(tables, lines, strict=True))
@@ -554,6 +568,10 @@ def test_cameras_of_mvsnet_and_common_lenses_are_read(tmp_path: Path) -> None:
         ({"f": [1, 1], "c": [0, 0], "k": [0, 0, 0], "p": [0, 0]}, "it has f, k and p"),
         ({"D": None, "radial_distortion": -0.1}, "radial_distortion is not a list of numbers"),
         ({"D": None, "distortion": 0.1}, "distortion is not a list of numbers"),
+        ({"D": [0.1] * 14}, "14 distortion coefficients; thin-prism and tilt terms are not supported"),
+        ({"R": [1.0, 0, 0, 0]}, "R is a quaternion of an unknown order"),
+        ({"K": None, "P": [1, 2, 3]}, "the projection matrix has 3 numbers, expected 3x4 or 4x4"),
+        ({"K": None, "P": np.diag([1, 1, 0, 1]).tolist()}, "the projection matrix is singular"),
     ],
 )
 def test_statements_that_a_camera_contradicts_are_not_ignored(
@@ -1013,6 +1031,9 @@ TOOL_ERRORS: tuple[tuple[str, str, str, str], ...] = (
     ("metashape", 'type="frame"', 'type="spherical"', "the sensor type spherical is not supported"),
     ("metashape", "<f>([^<]*)</f>", r"<fx>\1</fx>", "its calibration has no focal length f"),
     ("metashape", "<transform>", "<pose>", "not well-formed XML"),
+    ("metashape", "<transform>", "<transform>1 ", "<transform> has 17 numbers, expected 16"),
+    ("metashape", "(?s)<calibration .*?</calibration>", "", "its sensor has no calibration"),
+    ("multical", '"camera_poses": ', '"camera_poses": {}, "old_poses": ', "has no camera_poses"),
     ("metashape", "<cameras>.*</cameras>", "<cameras/>", "it has 0 chunks with aligned cameras, expected 1"),
     ("panoptic", '"R":', '"q":', r"camera cam01: it has a lens, but no pose \(R and T\)"),
 )
