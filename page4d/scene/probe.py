@@ -167,6 +167,7 @@ def probe_video(
             frame_times=times[num_early:],
             pts=pts,
             positions=np.arange(len(times) - num_early, dtype=np.int64),
+            decoded=np.arange(len(times) - num_early, dtype=np.int64),
             key_pts=np.array(key_pts, dtype=np.int64),
             is_timed=is_timed,
             starts_late=num_early > 0,
@@ -256,15 +257,16 @@ def _without_damage(source: VideoSource, num_early: int) -> VideoSource:
         missing = np.setdiff1d(np.arange(latest[-1]), numbers)
         kept = np.arange(len(numbers)) + np.searchsorted(missing, latest) - num_early
         is_kept = scan.intact & (kept >= 0) & (kept < len(source.frame_times))
-        kept, positions = kept[is_kept], np.flatnonzero(is_kept)
+        kept, decoded = kept[is_kept], np.flatnonzero(is_kept)
     else:
         intact_pts = {pts for pts, intact in zip(scan.pts, scan.intact, strict=True) if intact}
         kept = np.array([index for index, pts in enumerate(source.pts) if int(pts) in intact_pts], dtype=np.int64)
-        positions = source.positions[kept]
+        decoded = kept
     return replace(
         source,
         pts=None if source.pts is None else source.pts[kept],
-        positions=positions,
+        positions=source.positions[kept],
+        decoded=decoded,
         frame_times=source.frame_times[kept],
         notices=(*source.notices, notice),
     )

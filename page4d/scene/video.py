@@ -482,9 +482,10 @@ class VideoSource:
 
     `label` is the name of the file in messages. `size` is that of the upright frame with square pixels. `pts` are the
     time stamps of the usable frames in units of the stream's time base; None if the stream has none and frames are
-    found by counting. `positions` are the usable frames' positions in the file. `is_timed` is False if the frame rate
-    is assumed. `key_pts` are the time stamps of key frames, `start_s` that of time 0 in seconds. `starts_late` is
-    True if frames before the first key frame are left out, `is_footage` False for masks and depth maps.
+    found by counting: `decoded` are the numbers of the usable frames in what is decoded. `positions` are those in the
+    file, which may have frames that are not decoded. `is_timed` is False if the frame rate is assumed. `key_pts` are
+    the time stamps of key frames, `start_s` that of time 0 in seconds. `starts_late` is True if frames before the
+    first key frame are left out, `is_footage` False for masks and depth maps.
     """
 
     path: Path
@@ -494,6 +495,7 @@ class VideoSource:
     frame_times: NDArray[np.float64]
     pts: NDArray[np.int64] | None
     positions: NDArray[np.int64]
+    decoded: NDArray[np.int64]
     key_pts: NDArray[np.int64]
     is_timed: bool
     orientation: Orientation
@@ -611,7 +613,7 @@ class VideoReader:
             if frame is None or (damaged and seeked):
                 # After a seek, frames that reference frames before the key frame are broken, and none is needed.
                 continue
-            known, own = (source.positions, position) if source.pts is None else (source.pts, frame.pts)
+            known, own = (source.decoded, position) if source.pts is None else (source.pts, frame.pts)
             index = int(np.searchsorted(known, own))
             if index < len(known) and known[index] == own:
                 seeked = False

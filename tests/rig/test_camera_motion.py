@@ -235,6 +235,7 @@ def video(num_frames: int, every: int | None, suffix: str = ".mp4") -> View:
         frame_times=pts / 30,
         pts=pts,
         positions=pts,
+        decoded=pts,
         key_pts=pts[:: every or num_frames],
         is_timed=True,
         orientation=Orientation(),
