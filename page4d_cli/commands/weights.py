@@ -298,6 +298,10 @@ def _print_summary(summary: "FileSummary") -> None:
     }
     use = {True: "; commercial use permitted", False: "; commercial use not permitted", None: ""}
     command = f"page4d reconstruct SCENE --out OUT --weights {summary.path}"
+    command += "" if summary.converted else " (converted once)"
+    if "encoder" in summary.kind:
+        train = f"page4d train --out OUT --encoder-weights {summary.path}"
+        command = train if summary.converted else f"page4d convert-weights {summary.path} --out FILE"
     print_fields(
         [
             ("file", f"{summary.path} ({human_size(summary.num_bytes)})"),
@@ -306,6 +310,6 @@ def _print_summary(summary: "FileSummary") -> None:
             ("parameters", f"{summary.num_values:,}"),
             *((label, ", ".join(texts)) for label, texts in lists.items() if texts),
             *(("source", digest) for digest in digests),
-            ("use", command if summary.converted else f"{command} (converted once)"),
+            ("use", command),
         ]
     )

@@ -15,6 +15,7 @@ from page4d.weights.catalogue import CATALOGUE
 from page4d.weights.names import BUNDLED_FILE
 from page4d.weights.store import save_network
 from tests.cli.clips import write_scene
+from tests.weights.checkpoints import INSIDE, empty_checkpoint, manifest
 from tests.weights.hub_server import COMMIT, HubServer, Repository
 
 BASE = CATALOGUE["da3-base"]
@@ -119,6 +120,16 @@ class TestShow:
         assert found["settings"]["depth"] == PRESETS["mv-tiny"].depth
         assert cli("weights", "show", tmp_path / "missing.safetensors").code == 4
         assert served.requests == []
+
+    def test_a_published_file_is_described_with_the_command_that_takes_it(self, cli, tmp_path) -> None:
+        encoder = json.loads((INSIDE / "encoders" / "manifests.json").read_text())["twins_svt_small"]
+        for kind, shapes, use in (
+            ("network", {name: spec.shape for name, spec in manifest("pi3").items()}, "reconstruct SCENE --out OUT"),
+            ("encoder", encoder, "convert-weights"),
+        ):
+            shown = cli("weights", "show", empty_checkpoint(tmp_path, shapes)).out
+            assert re.search(f"kind +published {kind}:", shown)
+            assert re.search(f"use +page4d {use}", shown)
 
     def test_a_page_that_lacks_a_command_is_explained(self, cli) -> None:
         assert cli("weights").err.startswith("error: Missing command")
