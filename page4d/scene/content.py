@@ -242,13 +242,11 @@ def change_between(first: SmallCopy, second: SmallCopy) -> Change:
 
 
 def picture_area(pictures: Sequence[Picture]) -> Area | None:
-    """Return where pictures [H, W] of one view carry a picture, None if everywhere.
+    """Return where pictures [H, W] of one view, at least one, carry a picture, None if everywhere.
 
     A border has one level in all pictures, and ends at the convex outline of the content: bars, the surroundings of
     an image circle, a vignette mask. Dark or bright parts of a scene are less even, or have no such outline.
     """
-    if not pictures:
-        return None
     stack = np.stack(pictures)
     ends = (slice(0, 3), slice(-3, None))
     for level in sorted({int(np.median(stack[:, rows, columns])) for rows in ends for columns in ends}):
