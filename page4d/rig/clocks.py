@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from page4d.errors import InputError, listed
 from page4d.rig.records import Array
-from page4d.scene.records import SYNC_HINT
+from page4d.scene.records import MAX_RATE_ERROR, MIN_RATE_SPAN_S, SYNC_HINT
 
 PEAK_WIDTH = 6
 """Instants around the best offset that are attributed to its peak."""
@@ -38,12 +38,6 @@ _ATTRACTION = 0.012
 """By how many instants offsets of windows are attracted to integers."""
 
 _ROUNDS = 10
-
-MIN_RATE_SPAN_S = 44.0
-"""Time from the first to the last window below which no rate is estimated: 45 s of the four windows of a minute."""
-
-MAX_RATE_ERROR = 0.2
-"""Standard deviation of a rate's difference from 1, as a share of it, from which the rate is 1."""
 
 Offsets = Int[NDArray[np.int64], " V"]
 

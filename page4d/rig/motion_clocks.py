@@ -21,7 +21,6 @@ from scipy.ndimage import gaussian_filter1d
 from page4d.errors import Progress
 from page4d.motion.flow import changed_pixels
 from page4d.rig.clocks import (
-    MIN_RATE_SPAN_S,
     Cut,
     Measured,
     PairEvidence,
@@ -37,7 +36,7 @@ from page4d.rig.clocks import (
 from page4d.rig.epipolar import normalized_points, relative_pose_of, tangents, undistorted_pixels
 from page4d.rig.records import Array, Lens, no_progress
 from page4d.scene.content import gray_of
-from page4d.scene.records import FrameSource
+from page4d.scene.records import MIN_RATE_SPAN_S, FrameSource
 
 LONG_SIDE = 512
 """Long side of the pictures whose flow is computed: at 256 px a person who walks 4 m away hardly moves in 1/60 s."""

@@ -421,10 +421,12 @@ def _by_audio(views: _Views) -> _Evidence:
                 best = max(best, offset, key=lambda one: one.score)
                 continue
             known.append(name)
-            start, std = clocks[first].offset_s + offset.seconds, clocks[first].std_seconds or 0.0
-            clocks[name] = Clock(offset_s=start, std_seconds=float(np.hypot(std, offset.std_seconds)))
+            of_first, std = clocks[first], float(np.hypot(clocks[first].std_seconds or 0.0, offset.std_seconds))
+            start, rate = of_first.offset_s + of_first.rate * offset.seconds, of_first.rate * offset.rate
+            clocks[name] = Clock(offset_s=start, rate=round(rate, 9), std_seconds=std)
             text = f"{name} starts {offset.seconds:+.4f} s after {first} by audio correlation"
-            notices.append(Notice(f"{text} (score {offset.score:.0f})", Level.INFO))
+            drifts = f", with a rate of {offset.rate:.6f} (+-{offset.rate_std:.6f})" if offset.rate_std > 0 else ""
+            notices.append(Notice(f"{text} (score {offset.score:.0f}){drifts}", Level.INFO))
     if missing := [name for name in views if name not in clocks]:
         text = f"audio of {listed(missing)} does not match that of {listed(known)} ({best.doubt})"
         raise InputError(text, SYNC_HINT)

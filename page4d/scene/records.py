@@ -33,6 +33,12 @@ MEASURED = ", ".join(f"⟨sync={mode}⟩" for mode in MEASURED_CLOCKS)
 SYNC_HINT = f"pass another of ⟨sync=audio⟩, {MEASURED}, ⟨sync=FILE⟩ and ⟨sync=none⟩, or leave the view out (⟨views⟩)"
 """What to do about clocks that are not determined."""
 
+MIN_RATE_SPAN_S = 44.0
+"""Time from the first to the last window below which no rate is estimated: 45 s of the four windows of a minute."""
+
+MAX_RATE_ERROR = 0.2
+"""Standard deviation of a rate's difference from 1, as a share of it, from which the rate is 1."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Clock:

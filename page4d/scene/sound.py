@@ -10,7 +10,7 @@ from av.error import FFmpegError
 from numpy.typing import NDArray
 
 from page4d.errors import InputError
-from page4d.scene.records import SYNC_HINT
+from page4d.scene.records import MAX_RATE_ERROR, MIN_RATE_SPAN_S, SYNC_HINT
 from page4d.scene.video import is_resource_error, open_container, video_stream
 
 SAMPLE_RATE_HZ = 8000
@@ -19,6 +19,12 @@ MIN_SCORE = 15.0
 
 MAX_SECOND_PEAK = 0.6
 """Relative height of the second correlation peak above which the offset is ambiguous."""
+
+_MAX_DRIFT = 2e-4
+"""Difference of the rates of two crystals, of 100 ppm each at most."""
+
+_WINDOW_S, _MAX_WINDOWS, _MIN_WINDOWS = 4.0, 200, 8
+"""Windows with offsets of their own: their length, how many are compared, and how many have to be on a line."""
 
 _FADE_S = 0.25
 _PEAK_WIDTH_S = 0.005
@@ -37,50 +43,99 @@ class AudioOffset:
 
     `score` is the peak over the standard deviation. `second_peak` is the height of the second peak relative to the
     first, of all or half of the sound: close to 1 for a hum or a loop. `std_seconds` is from the width of the peak at
-    half its height, and the unknown distances to what sounds.
+    half its height, the unknown distances to what sounds, and the error of the rate. `rate` is that of the second
+    video's clock relative to the first one's, with its standard deviation, 0 if no rate is used.
     """
 
     seconds: float
     score: float
     second_peak: float
     std_seconds: float = 0.0
+    rate: float = 1.0
+    rate_std: float = 0.0
 
     @property
     def doubt(self) -> str:
         """Why the offset is not used, empty if it is."""
         if self.score < MIN_SCORE:
             return f"score {self.score:.0f}, need {MIN_SCORE:g}"
-        return (
-            "several offsets fit, as of a hum, a loop or clocks that drift"
-            if self.second_peak > MAX_SECOND_PEAK
-            else ""
-        )
+        return "several offsets fit, as of a hum, a loop or a drift" if self.second_peak > MAX_SECOND_PEAK else ""
 
 
 def correlate_audio(first: Path, second: Path) -> AudioOffset:
-    """Estimate the time of the second video's first frame relative to that of the first video.
+    """Estimate the time of the second video's first frame relative to that of the first video, and its rate.
 
-    The spectra are whitened to suppress hum, then correlated over all offsets. Whole recordings of a loop fit best
-    where they overlap most: either half of the common part has to fit the second video at a single offset, too.
+    The spectra are whitened to suppress hum, then correlated over all offsets. Where windows of the sound have
+    offsets on a line over time, the second track is resampled to the clock of the first one, and compared again.
 
     Source: Knapp & Carter, "The generalized correlation method for estimation of time delay", 1976 (PHAT weighting).
     """
     (audio_a, start_a), (audio_b, start_b) = _mono(first), _mono(second)
     if min(len(audio_a), len(audio_b)) == 0:
         return AudioOffset(0.0, 0.0, 1.0)
-    found = _correlated(audio_a, audio_b)
-    if not found.doubt:
-        shift = round(found.seconds * SAMPLE_RATE_HZ)
-        common = audio_a[max(shift, 0) : shift + len(audio_b)]
-        halves = (_correlated(half, audio_b) for half in np.array_split(common, 2) if len(half))
-        clearest = max(halves, key=lambda half: half.score, default=found)
-        found = replace(found, second_peak=max(found.second_peak, clearest.second_peak))
+    found = _unambiguous(audio_a, audio_b)
+    drift, std, span_s = _drift(audio_a, audio_b, found)
+    if std / MAX_RATE_ERROR < abs(drift) <= _MAX_DRIFT:
+        rate = 1 / (1 - drift)
+        # The nearest samples: a linear interpolation would weaken high frequencies.
+        resampled = audio_b[np.rint(np.arange(int((len(audio_b) - 1) * rate)) / rate).astype(np.int64)]
+        other = _unambiguous(audio_a, resampled)
+        if not other.doubt and other.score > found.score:
+            found, drift = replace(other, rate=rate, rate_std=std), 0.0
     # An event at s in the first track is at s - shift in the second; each track has its own offset to the video.
-    return replace(found, seconds=found.seconds + start_a - start_b)
+    seconds = found.seconds + start_a - found.rate * start_b
+    unknown = float(np.hypot(drift, std)) * span_s / 12**0.5
+    return replace(found, seconds=seconds, std_seconds=float(np.hypot(found.std_seconds, unknown)))
 
 
-def _correlated(audio_a: NDArray[np.float64], audio_b: NDArray[np.float64]) -> AudioOffset:
-    """Return the offset of the second one of two tracks."""
+def _unambiguous(audio_a: NDArray[np.float64], audio_b: NDArray[np.float64]) -> AudioOffset:
+    """Return the offset of the second one of two tracks, with the second peak of all or half of the sound.
+
+    Whole recordings of a loop fit best where they overlap most: either half of the common part has to fit the second
+    track at a single offset, too.
+    """
+    found = _correlated(audio_a, audio_b)
+    shift = round(found.seconds * SAMPLE_RATE_HZ)
+    common = audio_a[max(shift, 0) : shift + len(audio_b)]
+    halves = (_correlated(half, audio_b) for half in np.array_split(common, 2) if len(half))
+    clearest = found if found.doubt else max(halves, key=lambda half: half.score, default=found)
+    return replace(found, second_peak=max(found.second_peak, clearest.second_peak))
+
+
+def _drift(audio_a: NDArray[np.float64], audio_b: NDArray[np.float64], found: AudioOffset) -> tuple[float, ...]:
+    """Return by how much offsets of windows grow per second, its standard deviation, and the span of the windows.
+
+    Zeros if too few windows have a distinct offset near one line.
+    """
+    from scipy.stats import siegelslopes
+
+    common_s = min(len(audio_a), len(audio_b)) / SAMPLE_RATE_HZ
+    if common_s < MIN_RATE_SPAN_S + _WINDOW_S:
+        return 0.0, 0.0, 0.0
+    shift_s = _correlated(audio_a, audio_b, _MAX_DRIFT * common_s).seconds if found.doubt else found.seconds
+    shift, reach, size = (round(one * SAMPLE_RATE_HZ) for one in (shift_s, _MAX_DRIFT * common_s, _WINDOW_S))
+    low, high = max(0, shift + reach), min(len(audio_a), len(audio_b) + shift - reach) - size
+    starts = np.linspace(low, high, max(min((high - low) // size + 1, _MAX_WINDOWS), 0)).astype(int)
+    pairs = ((audio_a[start:][:size], audio_b[start - shift - reach :][: size + 2 * reach]) for start in starts)
+    windows = [_correlated(*pair) for pair in pairs]
+    distinct = np.array([one.second_peak <= MAX_SECOND_PEAK for one in windows], bool)
+    times, offsets = starts[distinct] / SAMPLE_RATE_HZ, np.array([one.seconds for one in windows])[distinct]
+    if len(times) < _MIN_WINDOWS:
+        return 0.0, 0.0, 0.0
+    slope, offset = siegelslopes(offsets, times)
+    near = np.abs(offsets - offset - slope * times) <= _SOUND_S
+    times, offsets = times[near], offsets[near]
+    if len(times) < max(_MIN_WINDOWS, len(near) / 2) or np.ptp(times) < MIN_RATE_SPAN_S:
+        return 0.0, 0.0, 0.0
+    (drift, _), covariance = np.polyfit(times, offsets, 1, cov=True)
+    # What sounds may move: the halves of the windows then have other slopes.
+    halves = np.array_split(np.arange(len(times)), 2)
+    apart = max(abs(np.polyfit(times[half], offsets[half], 1)[0] - drift) for half in halves)
+    return float(drift), float(max(np.sqrt(covariance[0, 0]), apart)), float(np.ptp(times))
+
+
+def _correlated(audio_a: NDArray[np.float64], audio_b: NDArray[np.float64], spread_s: float = 0.0) -> AudioOffset:
+    """Return the offset of the second one of two tracks, of the energy of the correlation over a spread by drift."""
     size = 1 << (len(audio_a) + len(audio_b) - 2).bit_length()
     # Truncation creates clicks at both ends, which whitening would match: fade in and out.
     cross = np.fft.rfft(_faded(audio_a), size) * np.conj(np.fft.rfft(_faded(audio_b), size))
@@ -88,6 +143,10 @@ def _correlated(audio_a: NDArray[np.float64], audio_b: NDArray[np.float64]) -> A
     # Floor for empty bands, relative to the median, which a loud hum does not raise.
     cross /= np.maximum(magnitude, np.median(magnitude) * 1e-3 + np.finfo(float).tiny)
     correlation = np.fft.irfft(cross, size)
+    if spread_s > 0:
+        from scipy.ndimage import uniform_filter1d
+
+        correlation = uniform_filter1d(np.square(correlation), round(spread_s * SAMPLE_RATE_HZ), mode="wrap")
     peak = int(np.argmax(correlation))
     deviation = float(correlation.std())
     shift = peak if peak < len(audio_a) else peak - size

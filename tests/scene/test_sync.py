@@ -1,5 +1,6 @@
 """Views of any rate, offset and clock are aligned, with every synchronization method."""
 
+import re
 import struct
 from contextlib import suppress
 from dataclasses import replace
@@ -493,6 +494,45 @@ def test_a_loop_is_refused_though_one_of_its_offsets_has_the_longest_overlap(
         write_counter_clip(tmp_path / f"{name}.mov", 60, sound=sound, sound_codec="pcm_s16le")
     with pytest.raises(InputError, match="several offsets fit"):
         open_scene(tmp_path, sync="audio")
+
+
+def write_drifting(path: Path, sound: Any, start_s: float, rate: float, seconds: float = 60) -> None:
+    """Write a video whose clock has a rate, and that starts `start_s` after the sound of 16 kHz."""
+    at = (start_s + np.arange(round(seconds * 16000)) / 16000 * rate) * 16000
+    heard = np.interp(at, np.arange(len(sound)), sound)
+    heard += 0.003 * np.random.default_rng(len(path.name)).standard_normal(len(at))
+    write_counter_clip(path, 60, sound=heard, sound_rate=16000, sound_codec="pcm_s16le")
+
+
+def test_long_audio_gives_the_rates_of_clocks_that_drift_also_by_way_of_another_view(tmp_path: Path):
+    near, far = (noise(63, 16000, seed) for seed in (1, 2))
+    rates = {"a": 1.0, "bb": 1 + 9e-5, "ccc": 1 - 5e-5}
+    for (name, rate), sound in zip(rates.items(), (near, near + far, far), strict=True):
+        write_drifting(tmp_path / f"{name}.mov", sound, 0.5 * len(name), rate)
+    scene = open_scene(tmp_path, sync="audio")
+    for view in scene.views[1:]:
+        end = view.clock.offset_s + 60 * view.clock.rate
+        assert view.clock.offset_s == pytest.approx(0.5 * len(view.name) - 0.5, abs=3e-4)
+        assert end == pytest.approx(0.5 * len(view.name) - 0.5 + 60 * rates[view.name], abs=3e-4)
+        assert view.clock.std_seconds < 0.008
+    texts = [notice.text for notice in scene.notices if "by audio" in notice.text]
+    assert all(re.search(r"with a rate of (1.00009|0.99986)\d \(\+-0.00000\d\)$", text) for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("drift", "loop_s", "seconds", "is_refused"),
+    [(0.0, 63, 60, False), (9e-5, 63, 40, False), (9e-5, 3, 60, True), (9e-5, 0.25, 60, True)],
+)
+def test_audio_without_drift_short_audio_and_loops_give_no_rate(
+    drift: float, loop_s: float, seconds: float, is_refused: bool, tmp_path: Path
+):
+    sound = np.tile(noise(loop_s, 16000), round(63 / loop_s))
+    for name, start, rate in (("a", 0.0, 1.0), ("bb", 0.5, 1 + drift)):
+        write_drifting(tmp_path / f"{name}.mov", sound, start, rate, seconds)
+    found = correlate_audio(tmp_path / "a.mov", tmp_path / "bb.mov")
+    assert (found.rate, found.rate_std) == (1, 0)
+    assert ("several offsets fit" in found.doubt) == is_refused
+    assert is_refused or found.seconds == pytest.approx(0.5, abs=5e-3)
 
 
 def test_audio_is_matched_despite_a_loud_hum(tmp_path):
