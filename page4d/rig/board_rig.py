@@ -26,13 +26,13 @@ from page4d.rig.records import Array, Indices
 TERMS = {LensModel.BROWN_CONRADY: ("k1", "k2", "p1", "p2", "k3"), LensModel.FISHEYE: ("k1", "k2", "k3", "k4")}
 """Coefficients of the lens models in the order of OpenCV."""
 
-_STEPS = {
+STEPS = {
     LensModel.BROWN_CONRADY: ((), (0,), (0, 1), (0, 1, 2, 3), (0, 1, 2, 3, 4)),
     LensModel.FISHEYE: ((0,), (0, 1), (0, 1, 2), (0, 1, 2, 3)),
 }
-"""Coefficients that are estimated, step by step, while the data determine the new ones."""
+"""Coefficients that are estimated, step by step, where the data determine the new ones: the first of each model."""
 
-_SIGNIFICANT = 3.5
+SIGNIFICANT = 3.5
 """Standard deviations by which a new coefficient must differ from 0."""
 
 _PRIOR = {"focal": 0.5, "aspect": 0.01, "center": 0.05, "k": 0.5, "p": 0.02, "clock": 0.1}
@@ -314,7 +314,7 @@ def calibrate_lens(
     for start in _STARTS:
         lens = np.zeros(num_lens)
         lens[:4] = [start * max(size)] * 2 + [size[1] / 2, size[0] / 2]
-        if solved := _lens_from(board, model, few, lens, _STEPS[model][1], size, rounds=1):
+        if solved := _lens_from(board, model, few, lens, STEPS[model][1], size, rounds=1):
             state, problem = solved
             found.append((float(np.median(problem.errors(state))), state.lenses[0]))
     if not found:
@@ -322,7 +322,7 @@ def calibrate_lens(
     _, lens = min(found, key=lambda one: one[0])
     kept: tuple[Array, tuple[int, ...]] | None = None
     last: tuple[int, ...] = ()
-    for terms in _STEPS[model]:
+    for terms in STEPS[model]:
         lens = lens.copy()
         lens[[4 + term for term in range(num_lens - 4) if term not in terms]] = 0
         solved = _lens_from(board, model, sightings, lens, terms, size)
@@ -331,7 +331,7 @@ def calibrate_lens(
         state, problem = solved
         lens, deviation = state.lenses[0], problem.deviations(state)[0][0]
         new = [4 + term for term in terms if term not in last]
-        if kept is None or (np.abs(lens[new]) > _SIGNIFICANT * deviation[new]).any():
+        if kept is None or (np.abs(lens[new]) > SIGNIFICANT * deviation[new]).any():
             kept = lens, terms
         last = terms
     assert kept is not None

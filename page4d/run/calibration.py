@@ -1,7 +1,7 @@
 """`page4d calibrate`: lenses and cameras of a rig from a calibration board in its videos."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
@@ -29,9 +29,12 @@ from page4d.rig.adjust import RESIDUAL_LIMIT
 from page4d.rig.board import Board, Corners, Footage, board_of, find_boards
 from page4d.rig.board_rig import (
     MIN_COMMON,
+    SIGNIFICANT,
+    STEPS,
     TERMS,
     BoardAdjustment,
     Sighting,
+    State,
     board_poses,
     calibrate_lens,
     lens_matrix,
@@ -424,6 +427,7 @@ class BoardViews:
             self.reasons[worst] = (
                 f"it does not fit the others (median residual {self._residual(worst):.1f} px): {_UNFIT}"
             )
+        self._add_terms(part)
         lens_std, self.clock_std = self.problem.deviations(self.state)
         self.focal_std = lens_std[:, :2].max(1) / self.state.lenses[:, 0]
         if self.given is None:
@@ -456,15 +460,40 @@ class BoardViews:
                 kept.append(replace(one, pose=first, numbers=numbers, velocity=None, acceleration=None))
                 boards.append(np.linalg.inv(placed.cameras[one.view])[None] @ pose)
                 first += 1
-        free = np.zeros(self.lenses.shape, bool)
-        for view in part if self.given is None else []:
-            free[view, :4] = True
-            free[view, [4 + TERMS[self.models[view]].index(term) for term in self.terms[view]]] = True
-        moves = np.array([view in part[1:] for view in range(len(self.names))])
-        self.problem = BoardAdjustment(self.board, self.models, kept, free, moves, self.sizes)
-        self.state = self.problem.fit(replace(placed, boards=np.concatenate(boards)))
+        placed = replace(placed, boards=np.concatenate(boards))
+        self.problem, self.state = self._fitted(part, self.terms, kept, placed)
         self.errors = self.problem.errors(self.state)
         return part
+
+    def _fitted(
+        self, part: Sequence[int], terms: Mapping[int, tuple[str, ...]], sightings: Sequence[Sighting], start: State
+    ) -> tuple[BoardAdjustment, State]:
+        """Adjust views together, their lenses with these terms, the first ones of their model."""
+        free = np.zeros(self.lenses.shape, bool)
+        for view in part if self.given is None else []:
+            free[view, : 4 + len(terms[view])] = True
+        moves = np.array([view in part[1:] for view in range(len(self.names))])
+        problem = BoardAdjustment(self.board, self.models, sightings, free, moves, self.sizes)
+        return problem, problem.fit(start)
+
+    def _add_terms(self, part: Sequence[int]) -> None:
+        """Add terms of distortion that are significant in the adjustment of all views.
+
+        The pictures of one view hardly separate them from poses of the board, which other views determine. Left out,
+        they change focal lengths and cameras of all views by several standard deviations.
+        """
+        for step in STEPS[self.model] if self.given is None else ():
+            terms, old = TERMS[self.model][: len(step)], {view: len(self.terms[view]) for view in part}
+            new = {view: terms for view in part if old[view] < len(terms)}
+            if not new:
+                continue
+            trial, state = self._fitted(part, self.terms | new, self.problem.sightings, self.state)
+            is_large = np.abs(state.lenses) > SIGNIFICANT * trial.deviations(state)[0]
+            found = {view: terms for view in new if is_large[view, 4 + old[view] :].any()}
+            if found:
+                self.terms |= found
+                self.problem, self.state = self._fitted(part, self.terms, self.problem.sightings, self.state)
+        self.errors = self.problem.errors(self.state)
 
     def _residual(self, view: int) -> float:
         return float(np.median(self.errors[self.problem.view == view]))
