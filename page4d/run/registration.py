@@ -372,7 +372,7 @@ def check_for_run(pixels: PixelEvidence, notify: Notify) -> CalibrationCheckReco
     for notice in one_per_fact(calibrated_motion_notices(scene, pixels.motions), scene.view_names):
         notify(notice)
     try:
-        record = check_scene(pixels.whole(min_span=0))  # a calibration need not hold outside of the run
+        record = check_scene(pixels)
     except (CapabilityError, InputError) as error:
         notify(Notice(f"the calibration is not checked: {error.marked_message} ({error.marked_hint})"))
         return None

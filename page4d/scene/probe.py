@@ -80,8 +80,8 @@ def _stream_notice(path: Path, container: Any, is_footage: bool) -> list[Notice]
     if len(contexts) < 2:
         return []
     # PyAV has no context for unknown codecs.
-    texts = listed([f"{each.name} {each.width}x{each.height}" if each else "unknown 0x0" for each in contexts])
-    return [Notice(f"{path.name} has {len(contexts)} video streams ({texts}); the first is used")]
+    texts = [f"{each.name} {each.width}x{each.height}" if each else "unknown 0x0" for each in contexts]
+    return [Notice(f"{path.name} has {len(contexts)} video streams ({listed(texts)}); {texts[0]} is used")]
 
 
 _MIN_RATE, _MAX_RATE = 1e-4, 1e5
@@ -115,7 +115,7 @@ def probe_video(
         context, is_avi = stream.codec_context, container.format.name == "avi"
         check_pixels(path.name, context.width, context.height, max_megapixels)
         shown, ends_early = _shown_packets(path, container, stream)
-        _check_order(path, shown, float(stream.time_base))
+        _check_order(path, shown, float(stream.time_base), is_stream=container.format.name in {"mpegts", "mpeg"})
         first, is_clean = video.first_frame(path, is_footage=is_footage)
         if (ends_early and not allow_damaged) or not shown:
             raise video.damage_error(path)
@@ -205,13 +205,16 @@ _MAX_BACK_S = 0.1
 """Seconds by which decoding times may go back: recorders write them in order, but for errors of rounding."""
 
 
-def _check_order(path: Path, shown: Sequence[_Packet], time_base: float) -> None:
+def _check_order(path: Path, shown: Sequence[_Packet], time_base: float, *, is_stream: bool) -> None:
     """Refuse decoding times that go back, which would mix frames of different times."""
     times = np.array([packet.dts for packet in shown if packet.dts is not None], dtype=np.float64) * time_base
     if (np.maximum.accumulate(times) - times).max(initial=0.0) > _MAX_BACK_S:
         raise InputError(
             f"{path.name}: time stamps go back, as in recordings that were joined to one file",
-            "give it new time stamps: ffmpeg -i IN -c copy OUT.mp4",
+            # FFmpeg joins the times of transport and program streams; of others it would squeeze the second part.
+            "give it new time stamps: ffmpeg -i IN -c copy OUT.mp4"
+            if is_stream
+            else "give one of the joined recordings",
         )
 
 

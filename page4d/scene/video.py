@@ -9,10 +9,11 @@ import errno
 import mmap
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -301,15 +302,31 @@ def _describe_content(path: Path) -> str:
     return "is not a video (unknown file format)"
 
 
-def video_streams(container: Any, *, is_footage: bool) -> list[Any]:
-    """Return the streams without covers: the largest in colour first for footage, gray ones for masks and depth."""
+_COUNTED_PACKETS, _FEW_PACKETS = 200, 0.1
+"""Packets of a file with several streams that are counted, and the share of the most of one stream from which another
+is footage, too, rather than a few stills."""
 
-    def rank(stream: Any) -> tuple[bool, int]:
+
+def video_streams(container: Any, *, is_footage: bool) -> list[Any]:
+    """Return the streams without covers: the largest in colour first for footage, gray ones for masks and depth.
+
+    Streams of a few stills, which may be larger, are the last in colour.
+    """
+    streams = [stream for stream in container.streams.video if not stream.disposition & _NOT_FOOTAGE]
+    counts = Counter[int]()
+    if is_footage and len(streams) > 1:
+        with av.open(container.name, options=dict(_OPTIONS), metadata_errors="replace") as again:
+            packets = again.demux([again.streams[stream.index] for stream in streams])
+            counts.update(packet.stream_index for packet in islice(packets, _COUNTED_PACKETS))
+    most = max(counts.values(), default=0)
+
+    def rank(stream: Any) -> tuple[bool, bool, int]:
         context = stream.codec_context  # PyAV has none for unknown codecs
         is_gray = (getattr(context, "pix_fmt", None) or "").startswith("gray")
-        return is_gray == is_footage, -context.width * context.height if is_footage and context else 0
+        area = context.width * context.height if is_footage and context else 0
+        return is_gray == is_footage, counts[stream.index] < _FEW_PACKETS * most, -area
 
-    return sorted((one for one in container.streams.video if not one.disposition & _NOT_FOOTAGE), key=rank)
+    return sorted(streams, key=rank)
 
 
 def video_stream(container: Any, path: Path, *, is_footage: bool = True) -> Any:

@@ -82,7 +82,25 @@ def test_a_preview_is_not_used_for_the_footage(suffix: str, tmp_path: Path):
     path = write_streams(tmp_path / f"rig.{suffix}", [("mjpeg", 5, None), ("libx264", 9, None)], smaller=5)
     source = probe(path)
     assert (source.size, first_counter(source)) == ((48, 64), 9)
-    assert texts(source) == [f"rig.{suffix} has 2 video streams (h264 64x48, mjpeg 32x24); the first is used"]
+    assert texts(source) == [f"rig.{suffix} has 2 video streams (h264 64x48, mjpeg 32x24); h264 64x48 is used"]
+
+
+def test_a_larger_still_is_not_used_for_the_footage(tmp_path: Path):
+    path, frames = tmp_path / "motion.mkv", 30
+    with av.open(str(path), "w") as container:
+        streams: list[Any] = [container.add_stream(codec, rate=30) for codec in ("libx264", "mjpeg")]
+        for stream, size, pixels in zip(streams, ((64, 48), (128, 96)), ("yuv420p", "yuvj420p"), strict=True):
+            stream.width, stream.height, stream.pix_fmt = *size, pixels
+        for index in range(frames):
+            for stream in streams[: 1 + (index == 0)]:
+                frame = av.VideoFrame.from_ndarray(counter_image(9))
+                frame = frame.reformat(stream.width, stream.height, format=stream.pix_fmt)
+                frame.pts, frame.time_base = index, Fraction(1, 30)
+                container.mux(stream.encode(frame))
+        for stream in streams:
+            container.mux(stream.encode(None))
+    source = probe(path)
+    assert (source.size, len(source.frame_times)) == ((48, 64), frames)
 
 
 @pytest.mark.parametrize("late", [0, 1500, 63000])
@@ -94,8 +112,9 @@ def test_joined_recordings_are_refused_instead_of_mixing_their_frames(late: int,
         write_counter_clip(path, 30, ticks=ticks, time_base=Fraction(1, 90000))
     joined = tmp_path / "cam.ts"
     joined.write_bytes(b"".join(path.read_bytes() for path in parts))
-    with pytest.raises(InputError, match=r"cam\.ts: time stamps go back"):
+    with pytest.raises(InputError, match=r"cam\.ts: time stamps go back") as error:
         probe(joined)
+    assert "ffmpeg" in error.value.hint
 
 
 def test_the_stream_in_use_is_named_if_there_are_several(tmp_path: Path):
@@ -103,7 +122,7 @@ def test_the_stream_in_use_is_named_if_there_are_several(tmp_path: Path):
         path = write_streams(tmp_path / f"rig.{suffix}", [("libx264", 9, None), ("mpeg4", 5, None)])
         source = probe(path)
         assert first_counter(source) == 9
-        assert texts(source) == [f"rig.{suffix} has 2 video streams (h264 64x48, mpeg4 64x48); the first is used"]
+        assert texts(source) == [f"rig.{suffix} has 2 video streams (h264 64x48, mpeg4 64x48); h264 64x48 is used"]
     streams: list[tuple[str, int, Disposition | None]] = [("ffv1", 5, None), ("libx264", 9, None)]
     for is_footage, used in ((True, ("h264", 9)), (False, ("ffv1", 5))):
         for each in (streams, streams[::-1]):
