@@ -108,14 +108,15 @@ def calibrated_cameras(evidence: PixelEvidence) -> tuple[RigCamera, ...]:
 def check_scene(evidence: PixelEvidence) -> CalibrationCheckRecord:
     """Compare the cameras of the static calibrated views with people and texture, and their clocks with people.
 
-    Texture is sought where people do not confirm all cameras.
+    Texture is sought where people do not confirm all cameras. All instants of the range of a scene serve, whatever
+    its stride, but no others: a calibration need not hold outside of it.
 
     Raises:
         CapabilityError: if the pose model cannot run on this platform.
         InputError: if a frame cannot be decoded.
     """
     known = [place for place, view in enumerate(evidence.scene.views) if view.camera is not None]
-    evidence = evidence if len(known) == evidence.scene.num_views else evidence.of_views(known)
+    evidence = (evidence if len(known) == evidence.scene.num_views else evidence.of_views(known)).whole(min_span=0)
     scene, instants, cameras = evidence.scene, evidence.instants, calibrated_cameras(evidence)
     begin = time.perf_counter()
     has_people = is_fetched() and len(instants) >= MIN_COMMON

@@ -49,6 +49,7 @@ from page4d.rig.register import register_rig
 from page4d.rig.trajectory import moving_rig
 from page4d.rig.upright import camera_in_world, notify_world, upright_rig
 from page4d.run.scene_evidence import EXPLICIT, SceneEvidence, calibrated_views, check_known, moves_as_one, views_from
+from page4d.scene.clocks import SAME_START
 from page4d.scene.records import Scene
 from page4d.weights.wheels import PEOPLE, TEXTURE
 
@@ -204,6 +205,9 @@ def _with_left_views(
     return RigRegistration(record=with_all, cameras=cameras, world=found.world)
 
 
+_CLOCKS = "clocks of all views"
+
+
 def _advice(record: RegistrationRecord, scene: Scene, obstacles: Collection[str] = (), *, in_run: bool = True) -> str:
     """Return what to try for views that are not placed: the clock of a single view, missing models, cameras."""
     if not in_run and all(camera.placed or camera.reason in MOTION for camera in record.cameras):
@@ -216,7 +220,8 @@ def _advice(record: RegistrationRecord, scene: Scene, obstacles: Collection[str]
     # People move: a view that alone fits none of the others may show them at other times.
     left = [camera.view for camera in record.cameras if not camera.placed]
     late = [f"clock of {left[0]}"] if len(left) == 1 and Evidence.PEOPLE in record.evidence else []
-    late = ["clocks"] if _fits_no_people(record) else late
+    is_assumed = scene.synchronisation == SAME_START and scene.options.sync == SyncMode.AUTO
+    late = [_CLOCKS] if is_assumed and _fits_no_people(record) else late
     if late and not obstacles and scene.options.sync != SyncMode.PEOPLE:
         others = [f"the {late[0]} may be wrong: try ⟨sync=people⟩ or ⟨sync=FILE⟩ first", *others]
     return ", or ".join(others)
@@ -258,7 +263,7 @@ def reasons(record: RegistrationRecord) -> str:
 def registration_notices(record: RegistrationRecord, *, in_run: bool = True) -> tuple[Notice, ...]:
     """Report the placed cameras; views that are not placed are a warning.
 
-    With `Registration.AUTO` it is none where nothing is placed although no model is missing and people do not differ,
+    With `Registration.AUTO` it is none where nothing is placed although no model is missing and no clock is in doubt,
     or where only moving cameras are not: then the run is as without registration, and its report names the reason.
     """
     total = len(record.cameras)
@@ -273,7 +278,7 @@ def registration_notices(record: RegistrationRecord, *, in_run: bool = True) -> 
     names = "all views" if len(networks) == total else listed(networks)
     used = f"; those of the network are used for {names}" if in_run else ""
     is_expected = len(left) == total or all(camera.reason in MOTION for camera in left)
-    is_expected = is_expected and not (missing_models(record) or _fits_no_people(record))
+    is_expected = is_expected and not (missing_models(record) or _CLOCKS in record.advice)
     is_expected = is_expected and record.asked is Registration.AUTO
     level = Level.INFO if in_run and is_expected else Level.WARNING
     text = f"cameras of {len(left)} of {total} views are not placed ({reasons(record)}){used}; {record.advice}"

@@ -452,15 +452,17 @@ def test_the_clock_of_a_single_view_comes_before_a_calibration():
 
 @pytest.mark.parametrize(("instants", "score", "is_late"), [(60, 0.39, True), (24, 0.39, False), (60, 0.6, False)])
 def test_clocks_are_named_where_people_fit_no_pose_of_any_view(instants: int, score: float, is_late: bool):
-    """Not where people are few, or fit and are refused for other reasons."""
+    """Not where clocks are stated, people are few, or they fit and are refused for other reasons."""
     lens = Lens(intrinsics=np.eye(3), image_size=(48, 64), focal_source=FocalSource.OPTION)
     cameras = [placed_record(name, lens, "no accepted pair") for name in "ab"]
     pair = PairRecord(views=("a", "b"), evidence="people", score=score, num_instants=instants, accepted=False)
     record = RegistrationRecord(asked="auto", cameras=cameras, pairs=[pair])
-    advice = registration._advice(record, uncalibrated(CAPTURE.scene()))
-    assert advice.startswith("the clocks may be wrong: try ⟨sync=people⟩") == is_late
-    (notice,) = registration.registration_notices(record)
-    assert (notice.level == Level.WARNING) == is_late
+    scene = uncalibrated(CAPTURE.scene())
+    for method, expected in (("same start", is_late), ("timestamps.csv", False)):
+        advice = registration._advice(record, replace(scene, synchronisation=method))
+        assert advice.startswith("the clocks of all views may be wrong: try ⟨sync=people⟩") == expected
+        (notice,) = registration.registration_notices(record.model_copy(update={"advice": advice}))
+        assert (notice.level == Level.WARNING) == expected
 
 
 @pytest.mark.parametrize(("reason", "by_people"), [("the camera moves", False), ("no pair", True)])
