@@ -28,7 +28,7 @@ from page4d.rig.learned import TEXTURE_MODEL, texture_kinds, tolerance
 from page4d.rig.mistakes import MAX_CYCLE_VIEWS, Hypothesis, common_mistakes, exchanges, mirrored, other_lenses
 from page4d.rig.people.model import NO_POSE_MODEL, is_fetched, model_sha256
 from page4d.rig.people.pairs import PersonPairs, pair_people
-from page4d.rig.people.pose import MIN_RATIO, MIN_SCORE, quick_people_pose
+from page4d.rig.people.pose import MIN_INSTANTS, MIN_RATIO, MIN_SCORE, quick_people_pose
 from page4d.rig.people_clocks import check_clocks
 from page4d.rig.records import (
     Evidence,
@@ -463,7 +463,10 @@ def _moved_camera(check: _Check, progress: Progress) -> FindingRecord | None:
     if displaced:
         turned = f" and turned by {angle:.0f} degrees" if angle >= 5 else ""
         where = f"{shift:.3g} {check.scale.symbol} from its place{turned}"
-    certainty: Certainty = "certain" if score <= CERTAIN_SHARE * better else "likely"
+    # Of 12 to 21 instants people have certainly displaced cameras of right calibrations.
+    lengths = [check.shared[pair].num_instants for pair in check.touched([view]) if not check.is_texture(pair)]
+    is_clear = score <= CERTAIN_SHARE * better and min(lengths, default=MIN_INSTANTS) >= MIN_INSTANTS
+    certainty: Certainty = "certain" if is_clear else "likely"
     return _pose_finding(
         [check.names[view]], angle, (score, better), certainty, where, is_loose=by_people and better < _GOOD_FIT
     )
