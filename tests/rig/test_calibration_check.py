@@ -251,6 +251,15 @@ def test_conventions_of_poses_are_named(
     assert finding.certainty == certainty
 
 
+def test_people_of_wrong_clocks_accuse_no_camera() -> None:
+    """They fit no pose; cameras 2 and 3 exchanged would fit them loosely."""
+    rng = np.random.default_rng(5)
+    cameras = ring(4, rng)
+    delays = (0.0, 0.9, -0.7, 1.6)
+    people = observe(cameras, [Walk.random(rng)], rng, bias=0.006, num_instants=16, delays=delays)
+    assert checked(cameras, people).findings == ()
+
+
 def test_another_image_size_is_named() -> None:
     cameras, people = rig(11)
     (finding,) = checked(halved(cameras), people).findings

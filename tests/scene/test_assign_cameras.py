@@ -111,7 +111,9 @@ def test_names_that_contain_those_of_views_are_paired(match: str, text: str, fol
 
 def test_unmatched_names_are_listed(folder: Path, tmp_path: Path) -> None:
     more = write_calibration(tmp_path / "more.json", {name: {} for name in "abcde"})
-    with pytest.raises(InputError, match="calibration has 5 cameras, scene has 3 videos; missing video for d, e"):
+    (folder / "d2").mkdir()  # an ignored folder of another name
+    (folder / "d2" / "0.exr").touch()
+    with pytest.raises(InputError, match=r"calibration has 5 cameras, scene has 3 videos; missing video for d, e$"):
         open_scene(folder, calibration=more)
     assert open_scene(folder, calibration=more, views=("c", "a")).view_names == ("c", "a")
     fewer = write_calibration(tmp_path / "fewer.json", {"b": {}})
