@@ -271,6 +271,9 @@ def views_from(record: RegistrationRecord, source: str) -> list[str]:
     return [camera.view for camera in record.cameras if camera.source == source]
 
 
+_OTHER_LENGTH = "give a distance between two cameras, or leave it out"
+
+
 def _metres_of_people(scene: Scene, found: RigRegistration | None) -> float:
     """Return the metres per unit of a rig whose people have a known height.
 
@@ -279,12 +282,10 @@ def _metres_of_people(scene: Scene, found: RigRegistration | None) -> float:
         InputError: if people do not place the cameras.
     """
     if found is None:
-        raise UsageError(
-            "⟨scale_from=person=...⟩ without registration from people", "give a distance between two cameras"
-        )
+        raise UsageError("⟨scale_from=person=...⟩ without registration from people", _OTHER_LENGTH)
     if found.record.metres_per_unit is None or not found.record.is_used:
         raise InputError(
             f"⟨scale_from=person=...⟩: people place {found.record.num_placed} of {scene.num_views} cameras",
-            "give a distance between two cameras, or leave it out",
+            _OTHER_LENGTH,
         )
     return found.record.metres_per_unit
