@@ -76,7 +76,7 @@ def _content_notices(name: str, frame: Any, stream: Any) -> list[Notice]:
 
 def _stream_notice(path: Path, container: Any, is_footage: bool) -> list[Notice]:
     """Return a notice if a file has more than one video stream."""
-    contexts = [stream.codec_context for stream in video.video_streams(container, is_footage=is_footage)]
+    contexts = [stream.codec_context for stream in video.video_streams(container, path, is_footage=is_footage)]
     if len(contexts) < 2:
         return []
     # PyAV has no context for unknown codecs.

@@ -307,7 +307,7 @@ _COUNTED_PACKETS, _FEW_PACKETS = 200, 0.1
 is footage, too, rather than a few stills."""
 
 
-def video_streams(container: Any, *, is_footage: bool) -> list[Any]:
+def video_streams(container: Any, path: Path, *, is_footage: bool) -> list[Any]:
     """Return the streams without covers: the largest in colour first for footage, gray ones for masks and depth.
 
     Streams of a few stills, which may be larger, are the last in colour.
@@ -315,7 +315,7 @@ def video_streams(container: Any, *, is_footage: bool) -> list[Any]:
     streams = [stream for stream in container.streams.video if not stream.disposition & _NOT_FOOTAGE]
     counts = Counter[int]()
     if is_footage and len(streams) > 1:
-        with av.open(container.name, options=dict(_OPTIONS), metadata_errors="replace") as again:
+        with open_container(path) as again:
             packets = again.demux([again.streams[stream.index] for stream in streams])
             counts.update(packet.stream_index for packet in islice(packets, _COUNTED_PACKETS))
     most = max(counts.values(), default=0)
@@ -335,7 +335,7 @@ def video_stream(container: Any, path: Path, *, is_footage: bool = True) -> Any:
     Raises:
         InputError: if there is none or its codec is not supported.
     """
-    streams = video_streams(container, is_footage=is_footage)
+    streams = video_streams(container, path, is_footage=is_footage)
     if not streams or streams[0].codec_context is None:
         stated = stated_size(path, container.format.name)
         if stated is not None and stated > path.stat().st_size:
