@@ -134,8 +134,8 @@ class RegistrationRecord(FileModel):
 
     `person_height` is the median height of the people in units of the registered rig, `metres_per_unit` the length of
     its unit if a known length gives it; `person_height_std` and `metres_std` are relative. `pose_model` is the
-    SHA-256 of the model that found the keypoints. `seconds` are those of the stages; `advice` is what to try for
-    views that are not placed.
+    SHA-256 of the model that found the keypoints. `clocks_in_doubt` is whether assumed clocks may be why no view is
+    placed. `seconds` are those of the stages; `advice` is what to try for views that are not placed.
     """
 
     asked: Registration
@@ -148,6 +148,7 @@ class RegistrationRecord(FileModel):
     person_height_std: NonNegativeFloat | None = None
     pose_model: Sha256 | None = None
     notes: list[str] = Field(default_factory=list)
+    clocks_in_doubt: bool = False
     advice: str = ""
     seconds: dict[str, NonNegativeFloat] = Field(default_factory=dict)
 

@@ -135,8 +135,10 @@ def register_scene(
     if len(static) < pixels.scene.num_views:
         found = _with_left_views(found, pixels, static, left)
     used_people = any(pair.evidence is Evidence.PEOPLE for pair in found.record.pairs)
-    advice = in_options(_advice(found.record, pixels.scene, left, in_run=in_run))
-    found = found.with_record(advice=advice, pose_model=model_sha256() if used_people else None)
+    is_assumed = pixels.scene.synchronisation == SAME_START and pixels.scene.options.sync == SyncMode.AUTO
+    in_doubt = is_assumed and not left and _fits_no_people(found.record)
+    found = found.with_record(clocks_in_doubt=in_doubt, pose_model=model_sha256() if used_people else None)
+    found = found.with_record(advice=in_options(_advice(found.record, pixels.scene, left, in_run=in_run)))
     if known and has_unit(pixels.scene) and pixels.scene.scale is Scale.METRIC:
         return found.with_record(metres_per_unit=1.0)
     has_rig = found.record.num_placed >= 2
@@ -205,9 +207,6 @@ def _with_left_views(
     return RigRegistration(record=with_all, cameras=cameras, world=found.world)
 
 
-_CLOCKS = "clocks of all views"
-
-
 def _advice(record: RegistrationRecord, scene: Scene, obstacles: Collection[str] = (), *, in_run: bool = True) -> str:
     """Return what to try for views that are not placed: the clock of a single view, missing models, cameras."""
     if not in_run and all(camera.placed or camera.reason in MOTION for camera in record.cameras):
@@ -220,8 +219,7 @@ def _advice(record: RegistrationRecord, scene: Scene, obstacles: Collection[str]
     # People move: a view that alone fits none of the others may show them at other times.
     left = [camera.view for camera in record.cameras if not camera.placed]
     late = [f"clock of {left[0]}"] if len(left) == 1 and Evidence.PEOPLE in record.evidence else []
-    is_assumed = scene.synchronisation == SAME_START and scene.options.sync == SyncMode.AUTO
-    late = [_CLOCKS] if is_assumed and _fits_no_people(record) else late
+    late = ["clocks of all views"] if record.clocks_in_doubt else late
     if late and not obstacles and scene.options.sync != SyncMode.PEOPLE:
         others = [f"the {late[0]} may be wrong: try ⟨sync=people⟩ or ⟨sync=FILE⟩ first", *others]
     return ", or ".join(others)
@@ -278,7 +276,7 @@ def registration_notices(record: RegistrationRecord, *, in_run: bool = True) -> 
     names = "all views" if len(networks) == total else listed(networks)
     used = f"; those of the network are used for {names}" if in_run else ""
     is_expected = len(left) == total or all(camera.reason in MOTION for camera in left)
-    is_expected = is_expected and not (missing_models(record) or _CLOCKS in record.advice)
+    is_expected = is_expected and not (missing_models(record) or record.clocks_in_doubt)
     is_expected = is_expected and record.asked is Registration.AUTO
     level = Level.INFO if in_run and is_expected else Level.WARNING
     text = f"cameras of {len(left)} of {total} views are not placed ({reasons(record)}){used}; {record.advice}"

@@ -451,17 +451,23 @@ def test_the_clock_of_a_single_view_comes_before_a_calibration():
 
 
 @pytest.mark.parametrize(("instants", "score", "is_late"), [(60, 0.39, True), (24, 0.39, False), (60, 0.6, False)])
-def test_clocks_are_named_where_people_fit_no_pose_of_any_view(instants: int, score: float, is_late: bool):
+def test_clocks_are_named_where_people_fit_no_pose_of_any_view(
+    instants: int, score: float, is_late: bool, monkeypatch: pytest.MonkeyPatch
+):
     """Not where clocks are stated, people are few, or they fit and are refused for other reasons."""
     lens = Lens(intrinsics=np.eye(3), image_size=(48, 64), focal_source=FocalSource.OPTION)
-    cameras = [placed_record(name, lens, "no accepted pair") for name in "ab"]
-    pair = PairRecord(views=("a", "b"), evidence="people", score=score, num_instants=instants, accepted=False)
-    record = RegistrationRecord(asked="auto", cameras=cameras, pairs=[pair])
-    scene = uncalibrated(CAPTURE.scene())
+    cameras = [placed_record(name, lens, "no accepted pair") for name in ("cam01", "cam02")]
+    pair = PairRecord(views=("cam01", "cam02"), evidence="people", score=score, num_instants=instants, accepted=False)
+    found = RigRegistration(
+        record=RegistrationRecord(asked="auto", cameras=cameras, pairs=[pair]), cameras=[None] * 2
+    )
+    monkeypatch.setattr(registration, "register_rig", lambda *_: found)
     for method, expected in (("same start", is_late), ("timestamps.csv", False)):
-        advice = registration._advice(record, replace(scene, synchronisation=method))
-        assert advice.startswith("the clocks of all views may be wrong: try ⟨sync=people⟩") == expected
-        (notice,) = registration.registration_notices(record.model_copy(update={"advice": advice}))
+        pixels = PixelEvidence(replace(uncalibrated(CAPTURE.scene()), synchronisation=method), SETTINGS)
+        record = registration.register_scene(pixels, None, Mock(), is_static=True).record
+        assert record.clocks_in_doubt == expected
+        assert record.advice.startswith("the clocks of all views may be wrong: try --sync people") == expected
+        (notice,) = registration.registration_notices(record)
         assert (notice.level == Level.WARNING) == expected
 
 
