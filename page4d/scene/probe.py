@@ -238,10 +238,7 @@ def _frame_times(
 
 
 def _without_damage(source: VideoSource, num_early: int) -> VideoSource:
-    """Keep only the frames that a full decode finds intact, and add a notice with their number.
-
-    Without time stamps, frames are identified by packets, of which the `num_early` first ones are left out.
-    """
+    """Keep only the intact frames, of which `num_early` precede the source, and add a notice with their number."""
     scan = video.scan_for_damage(source.path, is_timed=source.pts is not None)
     num_intact = int(scan.intact.sum())
     if num_intact == 0:
@@ -254,17 +251,12 @@ def _without_damage(source: VideoSource, num_early: int) -> VideoSource:
     used = "1 intact frame is used" if num_intact == 1 else f"{num_intact} intact frames are used"
     notice = Notice(f"{source.label} {problem}: {used}" + (f", {lost} left out" if lost else ""))
     if source.pts is None:
-        # A frame that is not decoded still takes its time: those after it are later than their number in the output.
-        numbers = np.array([place if number is None else number for place, number in enumerate(scan.pts)])
-        latest = np.maximum.accumulate(numbers)  # packets of later frames may come first
-        missing = np.setdiff1d(np.arange(latest[-1]), numbers)
-        kept = np.arange(len(numbers)) + np.searchsorted(missing, latest) - num_early
+        kept = scan.places - num_early
         is_kept = scan.intact & (kept >= 0) & (kept < len(source.frame_times))
         kept, decoded = kept[is_kept], np.flatnonzero(is_kept)
     else:
-        intact_pts = {pts for pts, intact in zip(scan.pts, scan.intact, strict=True) if intact}
-        kept = np.array([index for index, pts in enumerate(source.pts) if int(pts) in intact_pts], dtype=np.int64)
-        decoded = kept
+        intact_pts = [pts for pts, intact in zip(scan.pts, scan.intact, strict=True) if intact and pts is not None]
+        kept = decoded = np.flatnonzero(np.isin(source.pts, intact_pts))
     return replace(
         source,
         pts=None if source.pts is None else source.pts[kept],

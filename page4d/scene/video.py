@@ -422,6 +422,14 @@ class DamageScan:
     expected: int
     ends_early: bool
 
+    @property
+    def places(self) -> NDArray[np.int64]:
+        """Places of the decoded frames by numbers of packets: one that is not decoded still takes its time."""
+        numbers = np.array([place if number is None else number for place, number in enumerate(self.pts)])
+        latest = np.maximum.accumulate(numbers)  # packets of later frames may come first
+        missing = np.setdiff1d(np.arange(latest[-1]), numbers)
+        return np.arange(len(numbers)) + np.searchsorted(missing, latest)
+
 
 def scan_for_damage(path: Path, *, is_timed: bool = True) -> DamageScan:
     """Decode a whole video, continuing after damage; the frames of one that is not timed have numbers of packets."""

@@ -11,7 +11,7 @@ import pytest
 
 from page4d.errors import InputError
 from page4d.scene.probe import probe_video
-from page4d.scene.video import VideoSource
+from page4d.scene.video import DamageScan, VideoSource
 from tests.scene.clip_writers import read_counter, write_counter_clip
 
 B_FRAMES = {"preset": "fast", "x264-params": "bframes=2:b-adapt=0:keyint=10:min-keyint=10:scenecut=0"}
@@ -101,6 +101,22 @@ def test_frames_after_lost_ones_keep_their_times(suffix: str, codec: str, lost: 
         found = [read_counter(image / 255) for image in reader.read(range(len(source.frame_times)))]
     assert found == list(range(lost, FRAMES)) == source.positions.tolist()  # masks and tables have them by number
     np.testing.assert_allclose(source.frame_times, np.array(found) / 30, atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("packets", "places"),
+    [
+        ([0, 1, 2, 3], [0, 1, 2, 3]),
+        ([0, 2, 1, 4, 3], [0, 1, 2, 3, 4]),
+        ([2, 3, 5], [2, 3, 5]),
+        ([0, 3, 2, 6, 5], [0, 2, 3, 5, 6]),
+        ([None, None, 3], [0, 1, 3]),
+    ],
+    ids=["all", "B-frames", "first and fourth lost", "lost among B-frames", "without numbers"],
+)
+def test_lost_packets_take_the_places_of_frames(packets: list[int | None], places: list[int]) -> None:
+    scan = DamageScan(packets, np.ones(len(packets), bool), 0, None, len(packets), False)
+    assert scan.places.tolist() == places
 
 
 OPEN = "keyint=12:min-keyint=12:scenecut=0:bframes=2:b-adapt=0:open-gop=1"
