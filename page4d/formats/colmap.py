@@ -195,7 +195,7 @@ class Model:
 
     cameras: Sequence[Camera]
     images: Sequence[Image]
-    points: Points3D | None = None
+    points: Points3D
     rigs: Sequence[Rig] = ()
     frames: Sequence[Frame] = ()
 
@@ -346,7 +346,7 @@ def model_of_views(
 
 
 def write_model(folder: Path, model: Model, *, text: bool = False) -> None:
-    """Write the files of a model as .bin or .txt: cameras and images, and points3D, rigs and frames if it has any.
+    """Write the files of a model as .bin or .txt: cameras, images and points3D, and rigs and frames if it has any.
 
     Raises:
         OutputError: if a file cannot be written.
@@ -354,7 +354,7 @@ def write_model(folder: Path, model: Model, *, text: bool = False) -> None:
     suffix = ".txt" if text else ".bin"
     for stem, encoders in _ENCODERS.items():
         records = getattr(model, stem)
-        if records is not None and (records or stem not in ("rigs", "frames")):
+        if records or stem not in ("rigs", "frames"):
             name = "points3D" if stem == "points" else stem
             write_file(folder / f"{name}{suffix}", b"".join(encoders[text](records)))
 

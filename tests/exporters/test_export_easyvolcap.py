@@ -109,16 +109,6 @@ def test_cameras_are_exact(exported: Exported, moving: Exported, capture: Captur
     np.testing.assert_allclose(times, moving_capture.times, atol=1e-12)
 
 
-def test_page4d_reads_the_same_static_cameras(exported: Exported, capture: Capture):
-    calibration = read_calibration(exported.folder)
-    assert calibration.names == LABELS
-    for view, camera in enumerate(calibration.cameras):
-        assert camera.image_size == (120, 160)
-        assert camera.distortion is None
-        np.testing.assert_allclose(camera.intrinsics, capture.intrinsics[0, view], atol=1e-12)
-        np.testing.assert_allclose(camera.world_to_camera, capture.world_to_camera[0, view], atol=1e-12)
-
-
 def test_page4d_reads_the_same_moving_cameras(moving: Exported, moving_capture: Capture):
     assert not (moving.folder / "intri.yml").exists()
     calibration = read_calibration(moving.folder / "cameras" / "cam03")

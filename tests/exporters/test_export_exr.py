@@ -5,9 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from page4d.errors import OutputError
-from page4d.exporters import exr
-from page4d.exporters.export import export, plan_exports
+from page4d.exporters.export import export
 from page4d.output.reader import Output
 from tests.exporters.capture import Capture
 
@@ -49,10 +47,3 @@ def test_missing_depth_is_zero(capture: Capture, tmp_path: Path, monkeypatch: py
     hole[10:20, 30:50] = True
     assert (pixels[hole] == 0).all()
     np.testing.assert_allclose(pixels[~hole], 3 * depth(capture.output, 0, "cam01")[~hole], rtol=1e-6)
-
-
-def test_a_file_that_cannot_be_written(capture: Capture, tmp_path: Path) -> None:
-    job, _ = plan_exports(capture.folder, "exr", tmp_path / "exr", overwrite=False)[0]
-    (tmp_path / "depth" / "cam01" / "frame_000000.exr").mkdir(parents=True)
-    with pytest.raises(OutputError, match="a folder is in the way"):
-        exr.write(job, tmp_path)

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation, Slerp
 
 from page4d.choices import PointLayer
-from page4d.errors import OutputError, UsageError
+from page4d.errors import UsageError
 from page4d.exporters import glb
 from page4d.exporters.export import export, plan_exports
 from page4d.exporters.formats import BudgetScope
 from page4d.formats.ply import PointCloud
-from tests.exporters.capture import THRESHOLD, Capture, color_error
+from tests.exporters.capture import Capture
 
 pygltflib = pytest.importorskip("pygltflib")
 
@@ -108,26 +108,6 @@ def encoded(linear: NDArray[np.float64]) -> NDArray[np.uint8]:
     return np.rint(srgb * 255).astype(np.uint8)
 
 
-def view_error(capture: Capture, reader: Reader, instant: int, view: int, mistake: str = "") -> float:
-    """Return the colour error of what a viewer shows through a camera, at a time of the animation."""
-    seconds = float(capture.times[instant] - capture.times[0])
-    shown = reader.shown(seconds)[0] if reader.gltf.animations else 0
-    shown = shown + 1 if mistake == "time" else shown
-    xyz, linear = reader.points(shown)
-    source = (view + 1) % 4 if mistake == "order" else view
-    pose = reader.camera_to_world(source, seconds)
-    if mistake != "axes":
-        pose = pose @ np.diag([1.0, -1.0, -1.0, 1.0])  # to an OpenCV camera
-    intrinsics = reader.intrinsics(0 if mistake == "focal" else source, (120, 160))
-    intrinsics[:2, 2] = capture.intrinsics[instant, view, :2, 2]  # which glTF cannot represent
-    seen = capture.sees(xyz @ Y_UP, instant, view)
-    if mistake == "time":  # it shows on the ball
-        seen = np.abs(xyz @ Y_UP - [0.42 * (instant + 1) - 0.6, 0.35, 3.2]).max(axis=1) < 0.62
-    return color_error(
-        xyz[seen], encoded(linear)[seen], capture.picture(instant, view), intrinsics, np.linalg.inv(pose)
-    )
-
-
 def test_the_middle_instant_is_written_exactly(capture: Capture, tmp_path):
     done = export(capture.folder, "glb", tmp_path / "glb")[0]
     reader = Reader(tmp_path / "glb")
@@ -158,20 +138,15 @@ def test_cameras_come_back(capture: Capture, tmp_path):
         np.testing.assert_allclose(reader.intrinsics(view, (120, 160)), expected, atol=1e-9)
 
 
-def test_cameras_see_the_points_in_their_colours(capture: Capture, tmp_path):
-    reader = written(capture, tmp_path, animated=True)
-    assert {path for _, path in reader.curves()} == {"scale"}, "static cameras have no curves"
-    for view in range(4):
-        for instant in (0, 3):
-            assert view_error(capture, reader, instant, view) < THRESHOLD, (view, instant)
-    errors = {name: view_error(capture, reader, 1, 2, name) for name in ("axes", "focal", "order", "time")}
-    assert min(errors.values()) > THRESHOLD, errors
-
-
 def test_one_instant_is_shown_at_each_time(uneven_capture: Capture, tmp_path):
     reader = written(uneven_capture, tmp_path, animated=True)
+    assert {path for _, path in reader.curves()} == {"scale"}, "static cameras have no curves"
     starts = uneven_capture.times - uneven_capture.times[0]
     for instant, start in enumerate(starts):
+        xyz, linear = reader.points(instant)
+        cloud = uneven_capture.output.points(instant)
+        np.testing.assert_array_equal(xyz @ Y_UP, cloud.xyz)
+        np.testing.assert_array_equal(encoded(linear), cloud.rgb)
         stop = starts[instant + 1] if instant < 3 else start + 1 / 12
         for seconds in (start + 1e-6, (start + stop) / 2, stop - 1e-6):
             assert reader.shown(seconds) == [instant], seconds
@@ -233,14 +208,6 @@ def test_a_file_beyond_four_gibibytes_is_refused_first(capture: Capture, tmp_pat
     with pytest.raises(UsageError, match="4 GiB"):
         plan_exports(capture.folder, "glb", tmp_path / "glb", overwrite=False, animated=True)
     glb.check(replace(job, clouds=job.clouds.limited(number // 2, BudgetScope.CAPTURE)))
-
-
-@pytest.mark.parametrize("name", ["scene.glb", "scene.bin"])
-def test_a_file_that_cannot_be_written(capture: Capture, tmp_path, name: str):
-    job, _ = plan_exports(capture.folder, "glb", tmp_path / "glb", overwrite=False)[0]
-    (tmp_path / name).mkdir()
-    with pytest.raises(OutputError, match="a folder is in the way"):
-        glb.write(job, tmp_path)
 
 
 def test_a_selection_that_fits_is_written(capture: Capture, tmp_path, monkeypatch):

@@ -1,11 +1,15 @@
-"""Claims of several formats: labels of views in `export.json`, equal bytes, refusals, keywords from Python."""
+"""Claims of several formats: labels of views, equal bytes, calibrations, refusals, keywords from Python."""
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 
 import page4d
-from page4d.errors import InputError, UsageError
-from page4d.exporters.export import export
+from page4d.errors import InputError, OutputError, UsageError
+from page4d.exporters.export import export, plan_exports
 from page4d.options import ExportSettings
+from page4d.scene.open import open_scene
 from tests.exporters.capture import NAMES, Capture, make_capture
 from tests.exporters.trainer_shots import export_one, files_of
 
@@ -63,6 +67,30 @@ def test_what_a_trainer_cannot_read_is_refused(
     with pytest.raises(error, match=words):
         export_one(capture, name, tmp_path / "room", **options)
     assert not (tmp_path / "room").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "place"), [("colmap", "sparse/0"), ("nerfstudio", "transforms.json"), ("easyvolcap", "")]
+)
+def test_cameras_are_read_as_a_calibration(name: str, place: str, capture: Capture, tmp_path):
+    folder = export_one(capture, name, tmp_path / "room", instants=(0, 2, 1)).folder
+    scene = open_scene(capture.scene, image_fps=12.0, calibration=folder / place)
+    for view, camera in enumerate(source.camera for source in scene.views):
+        assert (camera.is_static, camera.distortion) == (True, None)
+        np.testing.assert_allclose(camera.world_to_camera, capture.world_to_camera[0, view], atol=1e-12)
+        np.testing.assert_allclose(camera.intrinsics, capture.intrinsics[0, view], rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "place"), [("exr", "depth/cam01/frame_000000.exr"), ("glb", "scene.glb"), ("glb", "scene.bin")]
+)
+def test_a_folder_in_the_way_is_named(name: str, place: str, capture: Capture, tmp_path: Path):
+    if name == "exr":
+        pytest.importorskip("OpenEXR")
+    job, _ = plan_exports(capture.folder, name, tmp_path / name, overwrite=False)[0]
+    (tmp_path / place).mkdir(parents=True)
+    with pytest.raises(OutputError, match="a folder is in the way"):
+        job.format.code.write(job, tmp_path)
 
 
 @pytest.fixture(scope="module")

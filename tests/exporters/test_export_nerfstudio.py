@@ -1,4 +1,4 @@
-"""nerfstudio exports, read as nerfstudio's data parser reads them, and by page4d's own reader of calibrations."""
+"""nerfstudio exports, read as nerfstudio's data parser reads them."""
 
 import json
 import shutil
@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from page4d.exporters.export import export
-from page4d.formats.calibrations import read_calibration
 from tests.exporters.capture import THRESHOLD, Capture, project, read_rgb
 from tests.exporters.trainer_shots import Shot, assert_colors, by_instant, export_one, worst_error
 
@@ -230,15 +229,6 @@ def test_held_out_views_are_for_validation_and_test(capture: Capture, tmp_path: 
     assert meta["val_filenames"] == meta["test_filenames"] == [file for file in files if "cam02" in file]
     assert meta["train_filenames"] == [file for file in files if "cam02" not in file]
     assert result.record.held_out == ["cam02"]
-
-
-def test_page4d_reads_its_own_file_as_a_calibration(exported: Path, capture: Capture) -> None:
-    calibration = read_calibration(exported / "transforms.json")
-    assert calibration.names == ("cam01", "cam02", "cam03", "cam04")
-    for view, camera in enumerate(calibration.cameras):
-        assert camera.is_static
-        np.testing.assert_allclose(camera.world_to_camera.numpy(), capture.world_to_camera[0, view], atol=1e-12)
-        np.testing.assert_allclose(camera.intrinsics.numpy(), capture.intrinsics[0, view], rtol=1e-12)
 
 
 def test_moving_cameras_have_a_pose_and_a_focal_length_per_frame(moving_capture: Capture, tmp_path: Path) -> None:

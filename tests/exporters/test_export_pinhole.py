@@ -10,6 +10,7 @@ from page4d.exporters.pictures import PictureGeometry, linear_from_srgb, plan_pi
 SIZES = ((120, 160), (120, 160), (120, 160), (90, 160))
 FOCALS = ((150.0, 152.0), (120.0, 118.0), (200.0, 205.0), (130.0, 131.0))
 CENTERS = ((83.0, 57.0), (70.0, 66.0), (80.0, 60.0), (88.5, 41.25))
+LENSES = "give 1.6 to 16000, or leave it out"
 
 
 def intrinsics(num_times: int = 2) -> np.ndarray:
@@ -120,37 +121,30 @@ def test_a_mask_is_warped_in_one_step_to_the_size_of_the_picture() -> None:
     assert (warped == mask[down.astype(int), across.astype(int)]).mean() > 0.999
 
 
-def test_a_view_whose_axis_lies_outside_its_picture_is_refused() -> None:
-    matrices = intrinsics()
-    matrices[:, 2, 0, 2] = -5.0
-    with pytest.raises(UsageError, match="outside its picture"):
-        plan_pictures(SIZES, matrices, Pinhole.COMMON)
+@pytest.mark.parametrize(
+    ("sizes", "center_x", "options", "message", "hint"),
+    [
+        (SIZES, -5.0, {"pinhole": Pinhole.COMMON}, "outside its picture", ""),
+        (((2, 4000),), 83.0, {"pinhole": Pinhole.KEEP, "long_side": 8}, "no pixels left", ""),
+        *(
+            (SIZES, 83.0, {"pinhole": Pinhole.COMMON, "focal": focal}, "does not suit pictures of 160x120 px", LENSES)
+            for focal in (1e-9, 1.5, 20000.0, 1e300)
+        ),
+    ],
+)
+def test_pictures_of_no_camera_are_refused(sizes, center_x: float, options, message: str, hint: str) -> None:
+    matrices = intrinsics()[:, : len(sizes)]
+    matrices[:, 0, 0, 2] = center_x
+    with pytest.raises(UsageError, match=message) as caught:
+        plan_pictures(sizes, matrices, **options)
+    assert str(caught.value.hint).startswith(hint)
 
 
-def test_a_picture_without_pixels_is_refused() -> None:
-    with pytest.raises(UsageError, match="no pixels left"):
-        plan_pictures(((2, 4000),), intrinsics()[:, :1], Pinhole.KEEP, long_side=8)
-
-
-@pytest.mark.parametrize("focal", [1e-9, 1.5, 20000.0, 1e300])
-def test_a_focal_length_of_no_camera_is_refused(focal: float) -> None:
-    with pytest.raises(UsageError, match="does not suit pictures of 160x120 px") as caught:
-        plan_pictures(SIZES, intrinsics(), Pinhole.COMMON, focal=focal)
-    assert caught.value.hint == "give 1.6 to 16000, or leave it out"
-
-
-def test_known_values() -> None:
-    # 18 % grey is 118, middle grey 50 % light is 188; the two pieces of the curve meet between 10 and 11.
-    rgb = np.array([[0, 255, 118], [10, 11, 188]], dtype=np.uint8)
-    expected = [[0.0, 1.0, 0.1812], [10 / 255 / 12.92, ((11 / 255 + 0.055) / 1.055) ** 2.4, 0.5029]]
-    linear = linear_from_srgb(rgb)
-    assert linear.dtype == np.float32
-    assert linear.shape == rgb.shape
-    np.testing.assert_allclose(linear, expected, atol=5e-5)
-
-
-def test_every_value_survives_the_inverse() -> None:
+def test_every_srgb_value_is_decoded() -> None:
     values = np.arange(256, dtype=np.uint8)
-    linear = linear_from_srgb(values).astype(np.float64)
-    encoded = np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055)
+    linear = linear_from_srgb(values)
+    assert linear.dtype == np.float32
+    encoded = np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear.astype(np.float64) ** (1 / 2.4) - 0.055)
     np.testing.assert_array_equal(np.rint(encoded * 255), values)
+    # 18 % grey is 118, and 50 % light is 188.
+    np.testing.assert_allclose(linear[[0, 118, 188, 255]], [0.0, 0.1812, 0.5029, 1.0], atol=5e-5)

@@ -139,14 +139,23 @@ def test_points_have_the_values_of_the_clouds(capture: Capture, tmp_path, split:
         np.testing.assert_allclose(upper, cloud.xyz.max(axis=0) + width / 2, atol=1e-6)
 
 
-def test_clips_resolve_to_the_values_of_the_single_file(capture: Capture, tmp_path):
+@pytest.mark.parametrize(
+    ("split", "unsaved"),
+    [(True, 1 << 30), (False, 1), (False, 5_000_000)],
+    ids=["clips", "saved after every instant", "saved after some instants"],
+)
+def test_files_in_pieces_have_the_values_of_the_single_file(
+    capture: Capture, tmp_path, monkeypatch, split: bool, unsaved: int
+):
     single = exported(capture, tmp_path / "single")
-    split = exported(capture, tmp_path / "split", split=True)
+    monkeypatch.setattr("page4d.exporters.usd._UNSAVED_BYTES", unsaved)
+    pieces = exported(capture, tmp_path / "pieces", split=split)
     for name in CHANGING:
         for code in (-1.0, 0.0, 0.4, 1.0, 1.9, 2.0, 3.0, 9.0):
-            np.testing.assert_array_equal(split.values(name, code), single.values(name, code))
+            np.testing.assert_array_equal(pieces.values(name, code), single.values(name, code))
     properties = set(single.points.GetPropertyNames())
-    assert set(split.points.GetAuthoredPropertyNames()) == properties & set(single.points.GetAuthoredPropertyNames())
+    authored = properties & set(single.points.GetAuthoredPropertyNames())
+    assert set(pieces.points.GetAuthoredPropertyNames()) == authored
 
 
 def test_a_missing_clip_costs_one_instant(capture: Capture, tmp_path):
@@ -280,16 +289,6 @@ def test_a_full_disk_is_an_error_of_the_output(
         export(capture.folder, "usd", tmp_path / "usd")
     assert list(tmp_path.iterdir()) == []
     export(capture.folder, "usd", tmp_path / "usd")
-
-
-@pytest.mark.parametrize("unsaved", [1, 5_000_000], ids=["every instant", "some instants"])
-def test_the_file_can_be_saved_in_pieces(capture: Capture, tmp_path, monkeypatch, unsaved: int):
-    whole = exported(capture, tmp_path / "whole")
-    monkeypatch.setattr("page4d.exporters.usd._UNSAVED_BYTES", unsaved)
-    pieces = exported(capture, tmp_path / "pieces")
-    for name in CHANGING:
-        for place in range(4):
-            np.testing.assert_array_equal(pieces.values(name, place), whole.values(name, place))
 
 
 def test_a_file_in_place_of_the_folder_is_an_error_of_the_output(capture: Capture, tmp_path):

@@ -173,6 +173,7 @@ def read_cloud(path: Path) -> tuple[Points, NDArray[np.float32] | None]:
     xyz, rgb = (np.stack([vertices[name] for name in names], axis=1) for names in ("xyz", ("red", "green", "blue")))
     assert not any(vertices[name].any() for name in ("nx", "ny", "nz"))
     names = [entry.name for entry in vertices.properties]
+    assert names[:9] == "x y z nx ny nz red green blue".split()
     return (xyz, rgb / 255.0), np.asarray(vertices["time"]) if "time" in names else None
 
 
