@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from page4d.output.reader import open_output as open_output
     from page4d.quality.page import report as report
     from page4d.quality.record import QualityReport as QualityReport
+    from page4d.rig.board_views import BoardCalibration as BoardCalibration
     from page4d.rig.opening import open_scene as open_scene
     from page4d.rig.records import RigRegistration as RigRegistration
-    from page4d.run.calibration import BoardCalibration as BoardCalibration
     from page4d.run.calibration import calibrate as calibrate
     from page4d.run.predictor import build_predictor as build_predictor
     from page4d.run.reconstruct import reconstruct as reconstruct
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __version__ = "0.3.0.dev0"
 
 _MODULES = {
-    "BoardCalibration": "page4d.run.calibration",
+    "BoardCalibration": "page4d.rig.board_views",
     "CalibrateSettings": "page4d.options",
     "ExportSettings": "page4d.options",
     "Output": "page4d.output.reader",

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
         WorldRecord,
     )
     from page4d.quality.record import Grade
+    from page4d.rig.board_views import BoardCameraRecord, BoardRecord
     from page4d.rig.records import RigRegistration
-    from page4d.run.calibration import BoardCameraRecord, BoardRecord
     from page4d.run.plan import RunPlan
     from page4d.scene.records import Clock, Scene
 

@@ -2,29 +2,24 @@
 
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from itertools import product
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import cv2
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from page4d.conventions import PIXEL_CENTER
-from page4d.errors import InputError, Page4DError, Progress, UsageError, listed, shortened
+from page4d.errors import InputError, Page4DError, UsageError, listed, shortened
 from page4d.formats.camera_model import METRES
 from page4d.formats.files import read_document
 from page4d.rig.records import Array, Indices
-from page4d.scene.content import gray_of
-from page4d.scene.records import FrameSource
-from page4d.signals import in_threads
 
 _METRES = METRES | {"in": 0.0254, "inch": 0.0254}
 """Metres per unit of a board."""
@@ -40,36 +35,6 @@ _LENGTH = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-z]+)")
 _MAX_SIDE, _MIN_METRES, _MAX_METRES = 100, 1e-4, 10.0
 _UNEQUAL = 0.001
 """Relative difference of the sides of squares beyond which they are no squares."""
-
-_CLEAR = 200
-"""Corners by which a variant of a board must lead, from when the others are not tried any more."""
-
-_BEND, _LEAST_PX = 0.05, 3.0
-"""Distance of a corner from a plane in sizes of the board in the picture, and in pixels, at which it is wrong: the
-bend of a strong distortion is allowed."""
-
-_EDGE_PX = 7
-"""Half of the window in which the sharpness of a corner is measured."""
-
-_REACH_PX, _BAND_PX, _LEAST_BAND_PX = 10, 4.0, 0.8
-"""Radius of the window from which a corner is refined, and half of the width of the bands along its edges."""
-
-_CLEAR_PX, _ENDS_PX = 2.0, 3.0
-"""Distance of these bands from a marker, and of their ends from the next corner."""
-
-_NEAR_PX = 3.0
-"""Distance of other edges at which the error of a corner grows; nearer ones displace that of a marker."""
-
-_MAX_STEPS, _SETTLED_PX = 10, 0.01
-"""Steps of the refinement, and change at which it ends; a corner that changes five times as much then is none."""
-
-_MIN_ROUNDNESS = 0.02
-"""Determinant of the structure tensor per squared trace, below which there is no corner; 0.25 is the most."""
-
-_RADIANCE = (np.linspace(0, 1, 256) ** 2.2).astype(np.float32)
-"""Radiance of a pixel value. Source: IEC 61966-2-1 (sRGB), approximated."""
-
-_MAX_THREADS = 4
 
 Picture = NDArray[np.uint8]
 
@@ -420,188 +385,3 @@ def _leaves(content: object) -> Iterator[tuple[str, Any]]:
             yield from _leaves(value)
         else:
             yield re.sub(r"[^a-z]", "", str(key).lower()), value
-
-
-@dataclass(frozen=True, kw_only=True)
-class Corners:
-    """Corners of a board in a picture: numbers and pixels, and the steepest slope per contrast in 1/px.
-
-    `sigma` is the relative standard deviation of the pixels, `growth` how they move where markers are a pixel smaller
-    on each side, None where they do not.
-    """
-
-    numbers: Int[Indices, " n"]
-    pixels: Float[Array, "n 2"]
-    sharpness: float = 1.0
-    sigma: Float[Array, " n"] | float = 1.0
-    growth: Float[Array, "n 2"] | None = None
-
-
-Footage = tuple[FrameSource, Sequence[int]]
-"""A video and the increasing indices of its frames that are searched."""
-
-
-def find_boards(
-    board: Board, footage: Sequence[Footage], progress: Progress
-) -> tuple[Board, list[list[Corners | None]]]:
-    """Return the corners of a board in frames of some videos, and the board as it is printed.
-
-    Whether it is inverted or of the legacy pattern follows from the pictures.
-
-    Raises:
-        InputError: if a frame cannot be decoded.
-    """
-    search, total = _Search(board), sum(len(frames) for _, frames in footage)
-    found = in_threads(search.run, footage, progress, total, _MAX_THREADS)
-    best = search.best
-    return best, [[frame.get(best) for frame in frames] for frames in found]
-
-
-class _Search:
-    """Tries all variants of a board until one of them is found much more often than the others."""
-
-    def __init__(self, board: Board) -> None:
-        is_plain = board.pattern is Pattern.CHESSBOARD
-        has_legacy = board.pattern is Pattern.CHARUCO and board.rows % 2 == 0
-        variants = product((False,) if is_plain else (False, True), (False, True) if has_legacy else (False,))
-        self._counts = {replace(board, is_inverted=inverted, is_legacy=legacy): 0 for inverted, legacy in variants}
-        self._lock = Lock()
-
-    @property
-    def best(self) -> Board:
-        """The variant with the most corners."""
-        return max(self._counts, key=lambda board: self._counts[board])
-
-    def run(self, footage: Footage, step: Callable[[], None]) -> list[dict[Board, Corners]]:
-        """Return the corners in each frame by variant."""
-        source, frames = footage
-        finders = {board: board.finder() for board in self._counts}
-        found: list[dict[Board, Corners]] = []
-        with source.open() as reader:
-            for image in reader.read(frames):
-                picture = gray_of(image)
-                found.append({})
-                for board in self._wanted():
-                    corners = _checked(board, picture, *finders[board](picture))
-                    if corners is not None:
-                        found[-1][board] = corners
-                with self._lock:
-                    for board, corners in found[-1].items():
-                        self._counts[board] += len(corners.numbers)
-                step()
-        return found
-
-    def _wanted(self) -> list[Board]:
-        with self._lock:
-            ranked = sorted(self._counts.items(), key=lambda item: -item[1])
-        is_clear = len(ranked) < 2 or ranked[0][1] > _CLEAR + 5 * ranked[1][1]
-        return [ranked[0][0]] if is_clear else [board for board, _ in ranked]
-
-
-def _checked(board: Board, picture: Picture, numbers: Indices, pixels: Array) -> Corners | None:
-    """Return corners that fit a plane and span it; None if they are too few."""
-    if len(numbers) < MIN_CORNERS:
-        return None
-    points = board.points[numbers][:, :2]
-    extent = float(np.linalg.norm(np.ptp(pixels, axis=0)))
-    plane, inside = cv2.findHomography(points, pixels, cv2.RANSAC, max(_LEAST_PX, _BEND * extent))
-    if plane is None:
-        return None
-    kept = inside.ravel() > 0
-    numbers, pixels, points = numbers[kept], pixels[kept], points[kept]
-    bands = _Bands.of(board, numbers, np.asarray(plane, np.float64))
-    pixels, kept = _refined(bands, picture, pixels)
-    numbers, pixels, points, sigma = numbers[kept], pixels[kept], points[kept], bands.sigma[kept]
-    growth = None if bands.growth is None else bands.growth[kept]
-    if len(numbers) < MIN_CORNERS or np.linalg.svd(points - points.mean(0))[1][1] < board.side / 2:
-        return None
-    sharpness = _sharpness(picture, pixels)
-    return Corners(numbers=numbers, pixels=pixels, sharpness=sharpness, sigma=sigma, growth=growth)
-
-
-@dataclass(frozen=True)
-class _Bands:
-    """Two bands along the edges of each of n corners, within which its window is; lengths in pixels."""
-
-    across: Float[NDArray[np.float32], "n 2 2"]
-    """Unit vectors across the edges, as columns; away from the corner along the other one."""
-
-    half_width: Float[Array, "n 1 2"]
-    begin: Float[Array, "n 1 2"]
-    end: Float[Array, "n 1 2"]
-    sigma: Float[Array, " n"]
-    growth: Float[Array, "n 2"] | None
-
-    @classmethod
-    def of(cls, board: Board, numbers: Indices, plane: Float[Array, "3 3"]) -> "_Bands":
-        """Return the bands of corners of a board in a picture, to which a homography maps it."""
-        points, steps = board.points[numbers, :2], board.side / 2 * np.array([[1, 0], [-1, 0], [0, 1], [0, -1]])
-        moved = cv2.perspectiveTransform((points[:, None] + steps).reshape(1, -1, 2), plane).reshape(-1, 2, 2, 2)
-        to_board = np.linalg.pinv(np.swapaxes(moved[:, :, 0] - moved[:, :, 1], 1, 2) / board.side)
-        side = board.side / np.linalg.norm(to_board, axis=2, keepdims=True)  # in pixels across the edges
-        across = (to_board * side / board.side * board.inward[numbers, :, None]).astype(np.float32)
-        width = np.clip(side * board.clear / board.side - _CLEAR_PX, _LEAST_BAND_PX, _BAND_PX).swapaxes(1, 2)
-        end = np.maximum(side - _ENDS_PX, 2).swapaxes(1, 2)
-        is_grid = board.pattern is Pattern.ARUCO
-        begin = np.minimum(_ENDS_PX, end / 2) if is_grid else -end
-        clear = side.min((1, 2)) * board.clear / board.side
-        sigma = np.hypot(1, (_NEAR_PX / clear) ** (4 if is_grid else 1))
-        growth = np.linalg.solve(across, np.ones((len(across), 2, 1)))[..., 0] if is_grid else None
-        return cls(across.swapaxes(1, 2), width, begin, end, sigma, growth)
-
-    def weights(self, offset: Float[Array, "n p 2"]) -> Float[Array, "n p"]:
-        """Return the weights of pixels at offsets from the corners."""
-        distance = offset @ self.across
-        within = np.clip(self.half_width - np.abs(distance) + 0.5, 0, 1)
-        along = np.clip(self.end - distance + 0.5, 0, 1) * np.clip(distance - self.begin + 0.5, 0, 1)
-        weight = np.maximum(within[..., 0] * along[..., 1], within[..., 1] * along[..., 0])
-        return np.asarray(weight * np.clip((_REACH_PX - np.linalg.norm(offset, axis=-1)) / 2, 0, 1))
-
-
-def _refined(
-    bands: _Bands, picture: Picture, pixels: Float[Array, "n 2"]
-) -> tuple[Float[Array, "n 2"], Bool[NDArray[np.bool_], " n"]]:
-    """Move corners to where their edges meet, and return which of them are corners.
-
-    The window is two bands along the edges, as wide as the board leaves clear in this picture: a square window of a
-    tilted board reaches other edges, which displace corners by up to pixels. Bands of a marker end before its corner,
-    which blur rounds off. In radiance, unlike in pixel values, blur does not move edges.
-
-    Source: Förstner & Gülch, "A fast operator for detection and precise location of distinct points, corners and
-    centres of circular features", 1987.
-    """
-    radiance = cv2.LUT(picture, _RADIANCE)
-    slope_x, slope_y = (cv2.Scharr(radiance, cv2.CV_32F, *order) for order in ((1, 0), (0, 1)))
-    y, x = (grid.ravel() - _REACH_PX for grid in np.indices((2 * _REACH_PX + 1,) * 2))
-    last = np.array(picture.shape[::-1]) - 1
-    center, change = pixels - PIXEL_CENTER, np.zeros_like(pixels)
-    is_corner = np.ones(len(pixels), bool)
-    for _ in range(_MAX_STEPS):
-        nearest = np.clip(np.rint(center), 0, last).astype(int)
-        column, row = nearest[:, :1] + x, nearest[:, 1:] + y
-        is_inside = (column >= 0) & (column <= last[0]) & (row >= 0) & (row <= last[1])
-        column, row = np.clip(column, 0, last[0]), np.clip(row, 0, last[1])
-        offset = np.stack([x, y], -1) - (center - nearest)[:, None].astype(np.float32)
-        slope = np.stack([slope_x[row, column], slope_y[row, column]], -1)
-        weighted = (slope * (bands.weights(offset) * is_inside)[..., None]).swapaxes(1, 2)
-        matrix, right = weighted @ slope, weighted @ (slope * offset).sum(-1, keepdims=True)
-        is_corner = np.linalg.det(matrix) > _MIN_ROUNDNESS * np.trace(matrix, axis1=1, axis2=2) ** 2
-        change[:] = 0
-        change[is_corner] = np.clip(np.linalg.solve(matrix[is_corner], right[is_corner])[..., 0], -2, 2)
-        center = center + change
-        if np.abs(change).max() < _SETTLED_PX:
-            break
-    is_corner &= np.abs(change).max(1) < 5 * _SETTLED_PX
-    center = center + PIXEL_CENTER
-    return center, is_corner & (np.linalg.norm(center - pixels, axis=1) < _BAND_PX)
-
-
-def _sharpness(picture: Picture, pixels: Float[Array, "n 2"]) -> float:
-    """Return the median over corners of the steepest slope in a window, divided by its contrast."""
-    found = []
-    for x, y in np.floor(pixels[:: max(1, len(pixels) // 12)]).astype(int):
-        window = picture[max(y - _EDGE_PX, 0) : y + _EDGE_PX + 1, max(x - _EDGE_PX, 0) : x + _EDGE_PX + 1]
-        if min(window.shape) > 3:
-            down, across = np.gradient(window.astype(np.float32))
-            found.append(np.hypot(down, across).max() / max(float(np.ptp(window)), 1.0))
-    return float(np.median(found)) if found else 0.0

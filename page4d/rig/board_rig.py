@@ -17,7 +17,8 @@ from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
 
 from page4d.choices import LensModel
 from page4d.errors import InputError
-from page4d.rig.board import Board, Corners
+from page4d.rig.board import Board
+from page4d.rig.board_corners import Sighting, spread
 from page4d.rig.graph import connected_parts
 from page4d.rig.least_squares import LeastSquares, Normal, by_motion, in_camera, motions
 from page4d.rig.lens import START_FOCAL
@@ -59,21 +60,6 @@ _BEHIND_PX = 1e4
 
 _FEW = 8
 """Pictures from which the start value of a lens is sought."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sighting(Corners):
-    """A board in a picture of a view; its sharpness is 1 for the sharpest edges.
-
-    `pose` numbers the poses of the board: views see the same one at an instant, `later` seconds after the picture.
-    `velocity` and `acceleration` are those of the corners in px/s and px/s^2, None if they are not known.
-    """
-
-    view: int
-    pose: int
-    later: float = 0.0
-    velocity: Float[Array, "n 2"] | None = None
-    acceleration: Float[Array, "n 2"] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -362,30 +348,6 @@ def _lens_from(
     boards = np.stack([found[0] for _, found in used])
     start = State(lenses=lens[None], cameras=np.eye(4)[None], clocks=np.zeros(1), boards=boards)
     return problem.fit(start, rounds), problem
-
-
-def spread(board: Board, sightings: Sequence[Sighting], count: int, size: tuple[int, int]) -> list[Sighting]:
-    """Choose sightings that differ in place, distance and tilt of the board, sharp ones first.
-
-    Each next one is farthest from those chosen, in the pixels of the board's four corners, times its sharpness.
-    """
-    if len(sightings) <= count:
-        return list(sightings)
-    corners = []
-    for one in sightings:
-        plane, _ = cv2.findHomography(board.points[one.numbers][:, :2], one.pixels, 0)
-        outline = (
-            np.full((4, 2), np.nan) if plane is None else cv2.perspectiveTransform(board.outline[None], plane)[0]
-        )
-        corners.append(np.clip(outline.ravel() / max(size), -2, 3))
-    feature = np.nan_to_num(np.array(corners), nan=-2.0)
-    sharpness = np.array([one.sharpness for one in sightings])
-    chosen = [int(np.argmax(sharpness))]
-    distance = np.linalg.norm(feature - feature[chosen[0]], axis=1)
-    while len(chosen) < count:
-        chosen.append(int(np.argmax(distance * sharpness)))
-        distance = np.minimum(distance, np.linalg.norm(feature - feature[chosen[-1]], axis=1))
-    return [sightings[index] for index in sorted(chosen)]
 
 
 _SAME_POSE = 0.1

@@ -40,9 +40,9 @@ from page4d.output.record import AgreementRecord, CameraResidualRecord, FineDept
 from page4d.output.rig_record import PairRecord, PlacedRecord, RegistrationRecord
 from page4d.quality.grade import grade
 from page4d.quality.record import QualityReport, ViewQuality
+from page4d.rig.board_views import BoardCameraRecord, BoardRecord
 from page4d.rig.evidence import PixelEvidence
 from page4d.run import memory as memory_budget
-from page4d.run.calibration import BoardCameraRecord, BoardRecord
 from page4d.run.memory import Cost, Extent
 from page4d.weights.catalogue import CATALOGUE
 from page4d.weights.store import save_network

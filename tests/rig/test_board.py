@@ -18,21 +18,22 @@ from page4d.errors import InputError, OutputError, Page4DError, Stopped, UsageEr
 from page4d.formats import calibrations
 from page4d.formats.calibrations import read_calibration
 from page4d.geometry.distortion import Distortion
-from page4d.rig.board import Board, Corners, Pattern, _checked, board_of, find_boards
+from page4d.rig import board_views
+from page4d.rig.board import Board, Pattern, board_of
+from page4d.rig.board_corners import Corners, Sighting, _checked, find_boards, without_skew
 from page4d.rig.board_rig import (
     TERMS,
     BoardAdjustment,
-    Sighting,
     State,
     _lens_from,
     board_poses,
     locate_board,
     project,
 )
+from page4d.rig.board_views import BoardCameraRecord, BoardEvidence, BoardRecord, BoardViews
 from page4d.rig.floor import FloorPoints
 from page4d.rig.records import FocalSource, Lens, exp_rotation
 from page4d.run import calibration
-from page4d.run.calibration import BoardCameraRecord, BoardEvidence, BoardRecord, BoardViews
 from page4d_cli.app import run
 from tests.scene.clip_writers import write_images
 
@@ -606,9 +607,9 @@ def test_options_name_the_instant_on_the_floor_and_footage_for_lenses(tmp_path: 
     ):
         with pytest.raises(UsageError, match=message):
             calibration.calibrate(tmp_path / "scene", **settings, **options)
-    given = BoardEvidence.of
+    given = calibration.board_evidence
     kept: list[BoardEvidence] = []
-    monkeypatch.setattr(BoardEvidence, "of", lambda *own: kept.append(given(*own)) or kept[-1])
+    monkeypatch.setattr(calibration, "board_evidence", lambda *own: kept.append(given(*own)) or kept[-1])
     result = calibration.calibrate(tmp_path / "scene", **settings, lenses=tmp_path / "lens", floor_at=4)
     assert max(camera.residual_px for camera in result.record.cameras) < 0.2
     (evidence,) = kept
@@ -630,7 +631,7 @@ def test_footage_for_lenses_has_a_clock_of_its_own() -> None:
 
 def test_no_clock_is_stated_of_a_view_that_is_seen_with_no_other(monkeypatch) -> None:
     """The first view has clock 0, and is not placed either: others are relative to the second one."""
-    monkeypatch.setattr(calibration, "FOCAL_LIMIT", 0.003)
+    monkeypatch.setattr(board_views, "FOCAL_LIMIT", 0.003)
     _, evidence = rig(late_s=0.06)
     apart = [replace(one, view=3, pose=one.pose + 24) for one in evidence.shared if one.view == 2]
     evidence = without_view(replace(evidence, shared=[*evidence.shared, *apart]), 0, lambda pose: pose < 5)
@@ -642,7 +643,7 @@ def test_no_clock_is_stated_of_a_view_that_is_seen_with_no_other(monkeypatch) ->
 def test_skew_is_taken_out_of_motion_as_out_of_pixels() -> None:
     pixels, change = np.array([[300.0, 200.0], [400.0, 300.0]]), np.array([[10.0, 20.0], [30.0, -50.0]])
     one = Sighting(view=0, pose=0, numbers=np.arange(2), pixels=pixels, velocity=change, acceleration=change)
-    plain = calibration._without_skew(one, SKEWED)
+    plain = without_skew(one, SKEWED)
     expected = change[:, 0] - 40 / 612 * change[:, 1]
     for changed in (plain.velocity, plain.acceleration):
         np.testing.assert_allclose(changed, np.column_stack([expected, change[:, 1]]))
@@ -767,7 +768,7 @@ def test_the_command_calibrates_a_rig_from_pictures(tmp_path: Path, capsys, monk
     assert run([*map(str, words[:4]), "--out", str(tmp_path / "rig.yml"), "--lens-model", "fisheye"]) == 2
     assert capsys.readouterr().err.startswith("error: every view has a fisheye lens that the format opencv")
     with monkeypatch.context() as patched:
-        patched.setattr(calibration, "FOCAL_LIMIT", 0.0)
+        patched.setattr(board_views, "FOCAL_LIMIT", 0.0)
         assert run([*map(str, words), "--overwrite"]) == 3
     (hint,) = re.findall("hint: .*", capsys.readouterr().err)
     with monkeypatch.context() as patched:  # a picture that cannot be written costs no calibration
