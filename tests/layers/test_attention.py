@@ -204,3 +204,24 @@ def test_rms_normalized_queries_and_keys_are_scale_invariant() -> None:
     query, key = (length * part / part.norm(dim=-1, keepdim=True) for part in (query * 7, key))
     mixed = (query * layer.q_norm.gamma @ key.mT).softmax(-1) @ value
     torch.testing.assert_close(layer(tokens), layer.proj(mixed.transpose(1, 2).flatten(2)), **EXACT)
+
+
+def test_rotation_equals_complex_multiplication() -> None:
+    """Channels i and i + d/4 of a half form a complex number, rotated by position * 100**(-4i/d)."""
+    positions = torch.tensor([[0, 0], [1, 1], [1, 2], [3, 1], [7, 5]])
+    tables = rotary_tables(positions, 16, dtype=torch.float64)
+    given = torch.randn(2, 3, 5, 16, dtype=torch.float64)
+    rotated = tables.rotate(given)
+    for half in range(2):
+        for i in range(4):
+            first, second = 8 * half + i, 8 * half + i + 4
+            pair = torch.complex(given[..., first], given[..., second])
+            pair = pair * torch.exp(1j * positions[:, half].double() * 100.0 ** (-i / 4))
+            torch.testing.assert_close(rotated[..., first], pair.real)
+            torch.testing.assert_close(rotated[..., second], pair.imag)
+    twice = tables.repeat(2).rotate(torch.cat([given, given], dim=2))
+    assert torch.equal(twice, torch.cat([rotated, rotated], dim=2))
+    assert tables.repeat(1) is tables
+    assert rotary_tables(positions, 16).cos.dtype is torch.float32
+    with pytest.raises(ShapeError, match="multiples of 4, not 6"):
+        rotary_tables(positions, 6)

@@ -10,7 +10,6 @@ from page4d.networks.layers.block import (
     BlockConfig,
     DropPath,
     FeedForward,
-    FeedForwardKind,
     PatchEmbed,
     SwiGLU,
     drop_path_rates,
@@ -21,14 +20,6 @@ from page4d.networks.layers.block import (
 def test_a_layer_scale_of_zero_is_the_identity() -> None:
     tokens = torch.randn(2, 5, 8)
     assert torch.equal(Block(BlockConfig(dim=8, num_heads=2, layer_scale=0.0))(tokens), tokens)
-
-
-def test_the_norm_epsilon_changes_small_tokens() -> None:
-    torch.manual_seed(0)
-    one, other = (Block(BlockConfig(dim=8, num_heads=2, norm_eps=eps)) for eps in (1e-5, 1e-6))
-    other.load_state_dict(one.state_dict())
-    small = 1e-3 * torch.randn(1, 4, 8)
-    assert (one(small) - other(small)).abs().max() > 1e-3
 
 
 def test_drop_path_drops_whole_samples_and_keeps_the_mean() -> None:
@@ -72,13 +63,6 @@ def test_swiglu_has_about_as_many_parameters_as_the_mlp(dim: int, hidden: int, e
     }
     if hidden % 24 == 0:
         assert layer.w12.weight.numel() + layer.w3.weight.numel() == 2 * plain.fc1.weight.numel()
-
-
-def test_a_block_works_with_either_feed_forward_network() -> None:
-    for kind, layer in ((FeedForwardKind.MLP, FeedForward), (FeedForwardKind.SWIGLU, SwiGLU)):
-        block = Block(BlockConfig(dim=8, num_heads=2, feed_forward=kind))
-        assert isinstance(block.mlp, layer)
-        assert block(torch.randn(2, 5, 8)).shape == (2, 5, 8)
 
 
 def test_chunks_bound_the_tokens_in_the_feed_forward_network_and_keep_the_output() -> None:

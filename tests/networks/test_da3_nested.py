@@ -13,7 +13,6 @@ from page4d.errors import WeightsError
 from page4d.geometry.camera import decode_pose
 from page4d.networks.conditioning import NO_CONDITIONING, Conditioning
 from page4d.networks.config import NetworkConfig
-from page4d.networks.layers.execution import ForwardLimits
 from page4d.networks.metric import align_to_metric, metric_depth, scale_to_metric
 from page4d.networks.network import ViewTimeNetwork, build_network
 from page4d.networks.output import SKY_THRESHOLD, farthest_depth
@@ -170,29 +169,6 @@ def test_metres_follow_from_the_focal_length(network: ViewTimeNetwork, images: T
     factor = (lens[..., 0, 0] + 90) / 2 / 300
     agrees(metric.depth, alone.depth * factor.float()[..., None, None])
     agrees(metric.sky, alone.sky)
-
-
-def test_every_image_is_predicted_alone(network: ViewTimeNetwork, images: Tensor, agrees: Callable) -> None:
-    """Views of other sizes, chunks of images and other images in the batch change nothing."""
-    together = network(images)
-    agrees(network(images, limits=ForwardLimits(max_images=5)).depth, together.depth)
-    agrees(network(images[1:, :1, 2:]).sky, together.sky[1:, :1, 2:])
-    mixed = network([images[:, :, 0], images[:, :, 1, :, :28], images[:, :, 2]])
-    agrees(mixed.views[2].depth, together.depth[:, :, 2:])
-    assert mixed.on_canvas((42, 56)).sky.shape == (2, 2, 3, 42, 56)
-
-
-def test_half_precision_and_gradients(network: ViewTimeNetwork, images: Tensor) -> None:
-    exact = network(images[:1, :1])
-    half = LoadedNetwork(network.config, torch.bfloat16)
-    half.load_state_dict(network.state_dict())
-    with torch.no_grad():
-        close = half(images[:1, :1])
-    assert (close.depth / exact.depth).log().abs().mean() < 0.05
-    trained = build_network(network.config)
-    out = trained(images[:1, :1])
-    (out.depth.mean() + out.sky.mean()).backward()
-    assert [name for name, value in trained.named_parameters() if value.grad is None] == []
 
 
 def test_the_quantile_of_many_pixels_is_that_of_every_nth(monkeypatch: pytest.MonkeyPatch) -> None:

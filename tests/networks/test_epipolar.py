@@ -7,9 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from page4d.geometry.camera import project
 from page4d.geometry.rotation import matrix_from_rotation_vector
-from page4d.geometry.transforms import rigid, transform_points
+from page4d.geometry.transforms import rigid
 from page4d.networks.conditioning import Conditioning
 from page4d.networks.config_parts import EpipolarConfig
 from page4d.networks.inputs.known_cameras import EpipolarBand, epipolar_band, fundamental_matrices, line_distances
@@ -47,25 +46,6 @@ def test_recorded_numbers(golden: Callable) -> None:
     torch.testing.assert_close(
         distances[:, distinct], loaded.tensors["output/distance"][:, distinct], rtol=1e-9, atol=1e-9
     )
-
-
-def test_projections_lie_on_their_epipolar_lines() -> None:
-    world_to_camera, intrinsics = cameras()
-    matrices = fundamental_matrices(world_to_camera, intrinsics)[0]
-    points = 3 * torch.randn(40, 3, dtype=torch.float64)
-    pixels, _ = project(transform_points(world_to_camera[0], points.expand(2, 3, 40, 3)), intrinsics[0])
-    for time in range(2):
-        for query in range(3):
-            for key in {0, 1, 2} - {query}:
-                homogeneous = torch.nn.functional.pad(pixels[time, query], (0, 1), value=1.0)
-                lines = homogeneous @ matrices[time, query, key].transpose(0, 1)
-                distances = torch.stack(
-                    [
-                        line_distances(line, pixel[None])[0]
-                        for line, pixel in zip(lines, pixels[time, key], strict=True)
-                    ]
-                )
-                assert distances.max() < 1e-8
 
 
 def band_of(seed: int = 0, **changes: float) -> EpipolarBand:

@@ -229,15 +229,26 @@ def test_limits_do_not_change_the_result_in_single_precision(randomized: Callabl
 
 
 @pytest.mark.parametrize("name", list(LEARNING))
-def test_every_parameter_gets_a_gradient(name: str) -> None:
-    network = network_of(name)
+def test_every_parameter_gets_a_gradient_and_a_step_lowers_the_loss(name: str) -> None:
+    network = copy.deepcopy(network_of(name))
     given = inputs(network.config)
-    out = network(given.pop("images"), given.pop("mask_ext", None), conditioning=Conditioning(**given))
-    parts = [*numbers(out).values(), *out.pose_encoding_iterations, *([out.matches.expected] if out.matches else [])]
-    generator = torch.Generator().manual_seed(0)
-    weights = [torch.rand(part.shape, generator=generator, dtype=torch.float64) for part in parts]
-    sum((weight * part).sum() for weight, part in zip(weights, parts, strict=True) if part.requires_grad).backward()
+    images, mask = given.pop("images"), given.pop("mask_ext", None)
+
+    def loss() -> Tensor:
+        out = network(images, mask, conditioning=Conditioning(**given))
+        expected = [out.matches.expected] if out.matches else []
+        parts = [*numbers(out).values(), *out.pose_encoding_iterations, *expected]
+        generator = torch.Generator().manual_seed(0)
+        weights = [torch.rand(part.shape, generator=generator, dtype=torch.float64) for part in parts]
+        return sum((weight * part).sum() for weight, part in zip(weights, parts, strict=True) if part.requires_grad)
+
+    before = loss()
+    before.backward()
     assert [name_ for name_ in without_gradient(network) if not name_.startswith(UNUSED.get(name, "-"))] == []
+    learned = [parameter for parameter in network.parameters() if parameter.grad is not None]
+    slope = sum(parameter.grad.square().sum() for parameter in learned)
+    torch.optim.SGD(learned, lr=float(1e-6 * before.abs() / slope)).step()
+    assert loss() < before
 
 
 def test_networks_with_equal_state_give_equal_outputs(tiny: NetworkConfig) -> None:

@@ -135,22 +135,22 @@ def test_one_group_per_view_equals_one_group(name: str, monkeypatch: pytest.Monk
             torch.testing.assert_close(found.confidence, expected.confidence)
 
 
-def test_views_without_attention_across_views_are_predicted_as_single_views():
+@pytest.mark.parametrize("name", ["rotary time", "VGGT-Omega"])
+def test_views_without_attention_across_views_are_predicted_as_single_views(name: str):
     """Attention across views is disabled by zero projections."""
-    network = randomized(replace(PLAIN, time_encoding=TimeEncoding.ROPE))
+    network = randomized(CONFIGS[name])
     with torch.no_grad():
-        for block in network.aggregator.blocks["view"]:
+        for block in network.aggregator.blocks["global" if name == "VGGT-Omega" else "view"]:
             block.attn.proj.weight.zero_()
             block.attn.proj.bias.zero_()
         for token in network.aggregator.special.parameters():
             token[:, 1] = token[:, 0]
     out = run(network, RIG)
     for view, (images, masks) in enumerate(zip(frames(RIG), frames(RIG, ()), strict=True)):
-        single = network(
-            images[:, :, None], masks[:, :, None], conditioning=conditioning_for(PLAIN, RIG[view : view + 1])
-        )
-        for part in ("depth", "points", "points_confidence", "rays", "dynamic"):
-            torch.testing.assert_close(getattr(out.views[view], part), getattr(single, part), rtol=1e-7, atol=1e-9)
+        mask = None if network.config.mask is None else masks[:, :, None]
+        alone = network(images[:, :, None], mask, conditioning=conditioning_for(PLAIN, RIG[view : view + 1]))
+        dense = ("depth", "points", "points_confidence", "rays", "dynamic")
+        assert_close(NetworkOutput(**{part: getattr(alone, part) for part in dense}), out.views[view])
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -168,8 +168,9 @@ def test_every_view_is_predicted_at_its_own_size(name: str):
     torch.testing.assert_close(out.intrinsics[:, :, 2:3], out.views[2].intrinsics)
 
 
-def test_fields_of_view_are_decoded_with_the_size_of_each_view():
-    out = run(randomized(CONFIG), RIG)
+@pytest.mark.parametrize("config", [CONFIG, OMEGA_LIKE], ids=["known cameras", "VGGT-Omega"])
+def test_fields_of_view_are_decoded_with_the_size_of_each_view(config: NetworkConfig):
+    out = run(randomized(config), RIG)
     half = torch.tensor([(width / 2, height / 2) for height, width in RIG], dtype=torch.float64)
     focal = torch.stack([out.intrinsics[..., 0, 0], out.intrinsics[..., 1, 1]], dim=-1)
     torch.testing.assert_close(2 * torch.atan(half / focal), out.pose_encoding[..., [8, 7]])
@@ -188,15 +189,16 @@ def test_the_trunk_has_no_padding_tokens():
     assert num_tokens == {"view": TIMES * tokens, "time": TIMES * tokens}
 
 
-def test_the_order_of_views_and_other_scenes_of_the_batch_do_not_matter():
-    network = randomized(PLAIN)
-    images, masks = frames(RIG), frames(RIG, ())
-    out = network(images, masks)
+@pytest.mark.parametrize("config", [PLAIN, OMEGA_LIKE], ids=["plain", "VGGT-Omega"])
+def test_the_order_of_views_and_other_scenes_of_the_batch_do_not_matter(config: NetworkConfig):
+    network = randomized(config)
+    given = (frames(RIG),) if config.mask is None else (frames(RIG), frames(RIG, ()))
+    out = network(*given)
     order = [0, 3, 1, 2]  # the first view defines the world
-    reordered = network([images[view] for view in order], [masks[view] for view in order])
+    reordered = network(*([views[view] for view in order] for views in given))
     for place, view in enumerate(order):
         assert_close(reordered.views[place], out.views[view])
-    wider = network([torch.cat([view, 1 - view]) for view in images], [torch.cat([mask, 1 - mask]) for mask in masks])
+    wider = network(*([torch.cat([view, 1 - view]) for view in views] for views in given))
     for view in range(len(RIG)):
         torch.testing.assert_close(wider.views[view].depth[:1], out.views[view].depth)
 

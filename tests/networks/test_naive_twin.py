@@ -10,7 +10,6 @@ from page4d.networks.config import FRAME_GLOBAL, Step
 from page4d.networks.config_parts import BiasRows, MaskConfig, MaskHeadKind, MaskRule, Streams
 from page4d.networks.layers.execution import ForwardLimits
 from page4d.networks.presets import PRESETS
-from page4d.networks.profile.meta import LiveBytes
 from page4d.networks.tokens import Stream
 from page4d.networks.trunk import Aggregator
 from tests.networks.naive_twin import naive_trunk, run_trunk
@@ -65,12 +64,3 @@ def test_all_layers_of_both_streams_are_equal(randomized: Callable, name: str, l
     if shared is None:
         assert (naive[Stream.POSE][-1] - naive[Stream.GEOMETRY][-1]).abs().max() > 1e-3 * scale
     assert set(ours.levels) == set(range(PRESETS["mv-tiny"].depth))
-
-
-def test_live_bytes_are_counted_until_freed() -> None:
-    given = torch.ones(1000)
-    with LiveBytes() as counted:
-        kept = given[:500] * 2
-        del given
-        (kept[None] + torch.ones(3, 500)).sum()
-    assert (counted.live, counted.peak) == (2000, 2000 + 6000 + 6000)

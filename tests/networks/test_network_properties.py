@@ -1,5 +1,6 @@
-"""Identities of the view x time network for any weights, in float64."""
+"""Identities of the view x time network for any weights, mask biases, and training of the mask."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -10,17 +11,31 @@ from torch import Tensor, nn
 
 from page4d.geometry.camera import decode_pose
 from page4d.networks.config import FRAME_GLOBAL, TIME_VIEW, NetworkConfig, Step
-from page4d.networks.config_parts import BiasRows, MaskConfig, MaskFusion, MaskHeadKind, Streams
+from page4d.networks.config_parts import (
+    BiasRows,
+    CameraTransformerConfig,
+    MaskConfig,
+    MaskFusion,
+    MaskHeadKind,
+    Streams,
+)
+from page4d.networks.heads.camera import CameraTransformer
 from page4d.networks.heads.motion import MASK_HEADS, DynamicMask, external_log_odds
+from page4d.networks.layers.attention import attend
 from page4d.networks.network import ViewTimeNetwork, build_network
 from page4d.networks.output import NetworkOutput
 from page4d.networks.presets import PRESETS
-from tests.networks.naive_twin import run_trunk
+from page4d.networks.tokens import MaskBias, Stream
+from tests.networks.small_networks import OMEGA_LIKE, randomized_network
+from tests.networks.test_every_option import OPTIONS
+from tests.networks.test_recorded_tensors import Recorder
 
-MASK = PRESETS["mv-tiny"].mask
+TINY = PRESETS["mv-tiny"]
+MASK = TINY.mask
 SINGLE = replace(MASK, streams=Streams.SINGLE)
 OWN = replace(MASK, own_blocks=True)
 SPECIAL = replace(MASK, bias_rows=BiasRows.SPECIAL)
+FRAME_HEAD = OPTIONS["frame-head"] | {"token_slots": 1}
 EXACT = {"rtol": 0, "atol": 1e-12}
 
 
@@ -119,38 +134,6 @@ def test_own_blocks_start_as_copies_and_affect_their_stream_only(tiny: NetworkCo
     assert not torch.equal(before.pose_encoding, after.pose_encoding)
 
 
-def test_one_instant_equals_frame_and_global_attention(randomized: Callable, tiny: NetworkConfig) -> None:
-    images, _ = capture(times=1)
-    network = randomized(mask=None)
-    other = build_network(replace(tiny, mask=None, schedule=FRAME_GLOBAL)).double().eval()
-    names = {"blocks.time.": "blocks.frame.", "blocks.view.": "blocks.global."}
-    state = {}
-    for name, value in network.state_dict().items():
-        for theirs, ours in names.items():
-            name = name.replace(theirs, ours)
-        state[name] = value
-    other.load_state_dict(state)
-    one = predict(network, images)
-    assert_same(one, predict(other, images))
-    assert torch.equal(one.depth, predict(other, images).depth)
-
-
-def test_one_view_equals_global_attention_over_time(randomized: Callable) -> None:
-    patches = torch.randn(1, 3, 1, 6, 32, dtype=torch.float64)
-    trunk = randomized(mask=None).aggregator
-    swapped = randomized(mask=None, schedule=(Step.GLOBAL, Step.FRAME)).aggregator
-    state = {
-        name.replace("blocks.time.", "blocks.global.").replace("blocks.view.", "blocks.frame."): value
-        for name, value in trunk.state_dict().items()
-    }
-    swapped.load_state_dict(state)
-    with torch.no_grad():
-        ours, theirs = (run_trunk(one, patches, (2, 3)) for one in (trunk, swapped))
-    for layer, level in ours.levels.items():
-        across, within = level.chunk(2, dim=-1)  # GLOBAL counts as across views
-        torch.testing.assert_close(torch.cat([within, across], dim=-1), theirs.levels[layer], **EXACT)
-
-
 @pytest.mark.parametrize("mask", [MASK, SINGLE], ids=["dual", "single"])
 def test_repeated_instants_change_nothing(randomized: Callable, mask: MaskConfig) -> None:
     """Attention over copies of one key equals attention to one of them."""
@@ -186,15 +169,133 @@ def test_the_first_view_is_distinguished_by_two_slots_only(randomized: Callable)
         assert difference < 1e-12 if slots == 1 else difference > 1e-6
 
 
-def test_lambda_is_clamped(randomized: Callable) -> None:
-    images, external = capture()
+def test_weights_of_a_mask_have_the_sign_of_their_stream_and_are_clamped() -> None:
+    """The limit is 4."""
+    bias = MaskBias(MASK, num_special=2).requires_grad_(False)
+    for name, value in {"lambda_pose": 1.0, "lambda_geo": 3.0, "lambda_pose_t": -9.0, "lambda_geo_t": 5.0}.items():
+        getattr(bias, name).data.fill_(value)
+    found = {stream: [float(bias.weight(stream, step)) for step in Step] for stream in (Stream.POSE, Stream.GEOMETRY)}
+    across = [step.across_views for step in Step]
+    assert found[Stream.POSE] == [-1.0 if over_views else 4.0 for over_views in across]
+    assert found[Stream.GEOMETRY] == [3.0 if over_views else 4.0 for over_views in across]
+
+
+@pytest.mark.parametrize("stream", [Stream.POSE, Stream.GEOMETRY])
+def test_an_entirely_static_mask_has_little_effect(stream: Stream) -> None:
+    """External probabilities are at least 0.02: at the limit of lambda, attention changes by at most exp(0.08)."""
+    bias = MaskBias(MASK, num_special=2).requires_grad_(False)
+    for weight in bias.parameters():
+        weight.fill_(MASK.lambda_limit)
+    external = external_log_odds(torch.zeros(1, 1, 3, 28, 28), 14, MASK.external_floor).sigmoid().flatten(3)
+    generator = torch.Generator().manual_seed(0)
+    query, key = torch.randn(2, 1, 2, 18, 18, generator=generator, dtype=torch.float64).unbind(0)
+    shares = torch.eye(18, dtype=torch.float64).expand(1, 2, 18, 18)
+    biased = attend(query, key, shares, bias(external.double(), stream, Step.VIEW))
+    change = (biased / attend(query, key, shares)).log().abs().max()
+    assert 0.02 < change <= 0.08 + 1e-6
+
+
+def runs(network: ViewTimeNetwork) -> tuple[Counter, Counter]:
+    """Count the calls of every trunk block in one forward pass, and those with a bias."""
+    calls, biased, handles = Counter(), Counter(), []
+
+    def counter(name: str) -> Callable:
+        def count(_: nn.Module, arguments: tuple) -> None:
+            calls[name] += 1
+            biased[name] += arguments[2] is not None
+
+        return count
+
+    for step in network.config.schedule:
+        for layer, block in enumerate(network.aggregator.blocks[step]):
+            handles.append(block.register_forward_pre_hook(counter(f"{step}.{layer}")))
+    predict(network, *capture())
+    for handle in handles:
+        handle.remove()
+    return calls, biased
+
+
+@pytest.mark.parametrize("streams", list(Streams))
+def test_only_the_named_layers_are_biased(randomized: Callable, streams: Streams) -> None:
+    network = set_lambdas(randomized(mask=replace(MASK, streams=streams)), 1.0, 1.0)
+    calls, biased = runs(network)
+    states = 2 if streams is Streams.DUAL else 1
+    for layer in range(network.config.depth):
+        for step in network.config.schedule:
+            assert calls[f"{step}.{layer}"] == (1 if layer < MASK.layers[0] else states)
+            assert biased[f"{step}.{layer}"] == (states if layer in MASK.layers else 0)
+
+
+def test_equal_streams_run_as_one(randomized: Callable) -> None:
     network = randomized()
-    at_limit = predict(set_lambdas(network, 8.0, -8.0), images, external)  # 8 across views, 4 within
-    above = predict(set_lambdas(network, 9.0, -9.0), images, external)
-    below = predict(set_lambdas(network, 3.0, -3.0), images, external)
-    assert torch.equal(at_limit.pose_encoding, above.pose_encoding)
-    assert torch.equal(at_limit.depth, above.depth)
-    assert not torch.equal(at_limit.pose_encoding, below.pose_encoding)
+    calls, biased = runs(network)
+    assert (set(calls.values()), set(biased.values())) == ({1}, {0})
+    with torch.no_grad():
+        network.aggregator.mask_bias.lambda_geo.fill_(0.5)
+    calls, biased = runs(network)
+    assert calls["time.3"] == calls["view.3"] == 2
+    assert biased["view.1"] == 1  # geometry only
+    assert biased["time.1"] == 0  # its lambda is still 0
+
+
+@pytest.mark.parametrize("left_out", [("camera_head",), ("depth_head", "point_head")])
+def test_streams_that_no_head_reads_do_not_run(randomized: Callable, left_out: tuple[str, ...]) -> None:
+    network = set_lambdas(randomized(**dict.fromkeys(left_out)), 1.0, 1.0)
+    assert set(runs(network)[0].values()) == {1}
+
+
+@pytest.mark.parametrize("mask", [MASK, SINGLE], ids=["dual", "single"])
+def test_at_zero_lambda_only_lambda_gets_a_gradient_from_the_mask(randomized: Callable, mask: MaskConfig) -> None:
+    network = randomized(mask=mask)
+    out = network(*capture())
+    (out.pose_encoding.square().mean() + out.depth.log().square().mean()).backward()
+    lambdas = dict(network.aggregator.mask_bias.named_parameters())
+    assert len(lambdas) == 4
+    assert all(parameter.grad.abs() > 0 for parameter in lambdas.values())
+    assert not any(parameter.grad.any() for parameter in network.aggregator.dynamic.parameters())
+
+
+def test_a_mask_loss_trains_the_mask_head_and_not_the_encoder(tiny: NetworkConfig) -> None:
+    torch.manual_seed(0)
+    network = build_network(tiny)
+    images = capture(views=2)[0].float()
+    moving = torch.zeros(1, 2, 2, 2, 3)
+    moving[..., 1] = 1
+    head = network.aggregator.dynamic
+    optimizer = torch.optim.Adam(head.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(8):
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(network(images).dynamic_logit, moving)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[0] == pytest.approx(0.6931, abs=1e-3)
+    assert losses[-1] < losses[0] - 0.02
+    assert not head.is_untrained()
+    assert all(parameter.grad is None for parameter in network.encoder.parameters())
+
+
+def test_equal_seeds_give_equal_networks(tiny: NetworkConfig) -> None:
+    states = []
+    for seed in (5, 5, 6):
+        torch.manual_seed(seed)
+        states.append(build_network(tiny).state_dict())
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+    assert not torch.equal(states[0]["encoder.pos_embed"], states[2]["encoder.pos_embed"])
+
+
+@pytest.mark.parametrize("config", [TINY, replace(TINY, **FRAME_HEAD), OMEGA_LIKE])
+def test_an_untrained_network_predicts_valid_cameras(config: NetworkConfig) -> None:
+    torch.manual_seed(0)
+    images = torch.rand(1, 2, 2, 3, 2 * config.patch_size, 3 * config.patch_size)
+    out = build_network(config)(images)
+    assert (out.world_to_camera[..., :3, :3] - torch.eye(3, dtype=torch.float64)).abs().max() < 0.3
+    assert (out.intrinsics.diagonal(dim1=-2, dim2=-1) > 0).all()
+    assert out.intrinsics.isfinite().all()
+    if out.pose_encoding is not None:
+        assert (out.pose_encoding[..., 3:7].norm(dim=-1) - 1).abs().max() < 0.2
+        assert ((out.pose_encoding[..., 7:] > 0.5) & (out.pose_encoding[..., 7:] < 2)).all()
 
 
 def test_an_untrained_head_returns_the_external_mask(tiny: NetworkConfig) -> None:
@@ -296,3 +397,34 @@ def test_networks_run_for_all_numbers_of_instants_and_views(
         assert value.dtype is torch.float64
     assert (out.depth > 0).all()
     assert (out.depth_confidence >= 1).all()
+
+
+def test_register_layers_leave_patches_unchanged_bit_for_bit() -> None:
+    network = randomized_network(OMEGA_LIKE).requires_grad_(False)
+    recorder = Recorder(network, torch.rand(2, 3, 3, 16, 24, dtype=torch.float64))
+    special = network.aggregator.special.count
+    for layer, tokens in recorder.of("aggregator")[0].levels.items():
+        within, across = tokens.chunk(2, dim=-1)
+        assert torch.equal(within[..., special:, :], across[..., special:, :]) == (
+            layer in OMEGA_LIKE.register_layers
+        )
+        assert not torch.equal(within[..., :special, :], across[..., :special, :])
+    attended = recorder.into("aggregator.blocks.global.1")
+    assert attended.shape == (2, 3 * special, 16), "all special tokens of a scene, and nothing else"
+    assert recorder.into("aggregator.blocks.global.3").shape == (2, 3 * (special + 6), 16)
+
+
+def test_the_camera_head_reads_the_special_tokens_of_all_images() -> None:
+    torch.manual_seed(0)
+    head = CameraTransformer(CameraTransformerConfig(depth=1, num_heads=2, layer_scale=None), 8).double()
+    tokens = torch.randn(1, 3, 4, 8, dtype=torch.float64)
+    (encoding,) = head(tokens)
+    for image in range(3):
+        for place in range(4):
+            changed = tokens.clone()
+            changed[0, image, place] += torch.randn(8, dtype=torch.float64)
+            assert ((head(changed)[0] - encoding).abs().amax(dim=(0, 2)) > 1e-9).all(), (image, place)
+    assert (encoding[..., 7:] >= 0.01).all()
+    with torch.no_grad():
+        head.pose_branch.fc2.bias[7:] = -100
+    assert (head(tokens)[0][..., 7:] == 0.01).all()

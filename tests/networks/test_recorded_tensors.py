@@ -1,6 +1,7 @@
 """Converted networks reproduce all recorded tensors of the public ones: one table of family, case and run."""
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, replace
 
 import pytest
@@ -375,3 +376,22 @@ def test_every_norm_has_the_recorded_epsilon(run: Run) -> None:
         }
         expected |= {name: found[name] for name in found.keys() & {"camera_head.modulated_norm"}}  # without weights
     assert found == expected
+
+
+@pytest.mark.parametrize("case", FAMILIES["page4d"].cases)
+def test_without_the_mask_page4d_equals_vggt(golden: Callable, agrees: Callable, case: str) -> None:
+    """Exactly: a mask head of zeros, no mask head, and VGGT. Recorded logits are those of static patches."""
+    masked, plain = (read_run(golden, "page4d", case, name) for name in ("", "_nomask"))
+    images = masked.images.unsqueeze(1)
+    mean = masked.mids["mask_feature_norm"].mean(dim=1)
+    agrees(-masked.network(images).dynamic_logit.flatten(0, 2), masked.mids["mask_logit"][:, 0] + mean)
+    config, weights = recorded_config(f"page4d_{case}"), golden(f"page4d_{case}").part("weights/")
+    of_vggt = {name: value for name, value in weights.items() if "spatial_mask_head" not in name}
+    expected = converted_network(of_vggt, replace(config, mask=None))(images)
+    zeroed = deepcopy(masked.network)
+    for parameter in zeroed.aggregator.dynamic.last_layer.parameters():
+        parameter.zero_()
+    for network in (plain.network, zeroed):
+        out = network(images)
+        for name in ("pose_encoding", "depth", "depth_confidence", "points", "points_confidence"):
+            assert torch.equal(getattr(out, name), getattr(expected, name))

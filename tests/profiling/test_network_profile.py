@@ -205,3 +205,18 @@ def test_one_view_is_profiled_as_views_of_one_instant() -> None:
     assert [(found.symbols["T"], found.symbols["V"]) for found in profiles] == [(1, 6), (6, 2)]
     shapes = [{stage.name: stage.shape for stage in found.stages} for found in profiles]
     assert [found["view-attention (fixed t), 4 layers"] for found in shapes] == [(1, 66, 32), (6, 22, 32)]
+
+
+def test_special_tokens_alone_are_a_stage() -> None:
+    profile = profile_network(OMEGA_LIKE, times=1, views=2, batch=1, size=(16, 24))
+    (special,) = [stage for stage in profile.stages if "special tokens alone, layers 1, 2" in stage.name]
+    assert special.shape == (1, 1, 2, 3, 16)
+
+
+def test_live_bytes_are_counted_until_freed() -> None:
+    given = torch.ones(1000)
+    with LiveBytes() as counted:
+        kept = given[:500] * 2
+        del given
+        (kept[None] + torch.ones(3, 500)).sum()
+    assert (counted.live, counted.peak) == (2000, 2000 + 6000 + 6000)
