@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from page4d.errors import ShapeError
 from page4d.networks.encoders.twins import SubSampledAttention, Twins, TwinsConfig, TwinsDesign
 from page4d.weights.families.encoders import TWINS_TIMM
 from tests.encoders.recorded import Recorded, assert_recorded, channels_last, load_recorded
@@ -158,8 +157,3 @@ def test_tokens_are_those_of_the_configured_level(level: int | None) -> None:
     assert encoded.grid == ((5, 3) if level is None else (10, 6))
     assert encoded.tokens.shape[-1] == config.embed_dim == (16 if level is None else 8)
     assert config.patch_size == (4 if level is None else 2)
-
-
-def test_sizes_that_are_not_multiples_of_the_patch_size_are_refused() -> None:
-    with pytest.raises(ShapeError, match="patches of 4 px"):
-        Twins(SMALL)(torch.rand(1, 3, 18, 16))

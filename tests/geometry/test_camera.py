@@ -22,7 +22,7 @@ from page4d.geometry.camera import (
     unproject,
     world_points,
 )
-from page4d.geometry.pixels import PixelTransform, fit_views
+from page4d.geometry.pixels import fit_views
 from page4d.geometry.transforms import transform_points
 from tests.geometry.geometry_samples import BATCHES, DTYPES, close, intrinsics, normal, transforms
 
@@ -170,39 +170,3 @@ def test_views_fit_a_shared_canvas_without_cropping(sizes: list[tuple[int, int]]
         expected = [[view.left, view.top], [view.left + view.content_size[1], view.top + view.content_size[0]]]
         close(inside, torch.tensor(expected, dtype=torch.float64), factor=4)
         close(view.to_original(inside), corners, factor=4000)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_intrinsics_are_converted_consistently_with_pixels(dtype: torch.dtype):
-    for view in fit_views([(1920, 1080), (720, 1280), (480, 641)], 518, 14):
-        lens = intrinsics(2, seed=14, dtype=dtype) * 30
-        lens[..., 2, 2] = 1
-        points = normal(2, 20, 3, seed=15, dtype=dtype)
-        points = torch.cat([points[..., :2], points[..., 2:].abs() + 2], dim=-1)
-        shown = project(points, view.intrinsics_to_network(lens))[0]
-        close(shown, view.to_network(project(points, lens)[0]), factor=20)
-        close(view.intrinsics_to_original(view.intrinsics_to_network(lens)), lens, factor=100)
-        assert shown.dtype == dtype
-
-
-def test_views_of_different_width_share_a_portrait_canvas():
-    first, second = fit_views([(1920, 1080), (1920, 1088)], 518, 14)
-    assert first.content_size == (518, 291)
-    assert second.content_size == (518, 294)
-    assert first.canvas_size == second.canvas_size == (518, 294)
-    assert (first.left, first.top) == (1, 0)
-
-
-def test_portrait_and_landscape_share_a_square_canvas():
-    portrait, landscape = fit_views([(1920, 1080), (1080, 1920)], 518, 14)
-    assert portrait.canvas_size == landscape.canvas_size == (518, 518)
-    assert portrait.rows == slice(0, 518)
-    assert landscape.columns == slice(0, 518)
-    assert not bool(portrait.content_mask()[:, 0].any())
-
-
-def test_content_that_overlaps_the_canvas_edge_is_refused():
-    with pytest.raises(UsageError, match="does not fit a canvas of 10x10"):
-        PixelTransform(original_size=(5, 5), content_size=(5, 5), canvas_size=(10, 10), left=6)
-    with pytest.raises(UsageError, match="does not fit"):
-        PixelTransform(original_size=(5, 5), content_size=(5, 5), canvas_size=(10, 10), top=-1)

@@ -29,12 +29,6 @@ def test_inverse_times_transform_is_the_identity(batch: tuple[int, ...], dtype: 
     close(invert_rigid(given), torch.linalg.inv(given), factor=16)
 
 
-def test_composition_applies_the_right_factor_first() -> None:
-    first, second = transforms(5, seed=2), transforms(5, seed=4)
-    points = normal(5, 7, 3, seed=6)
-    close(transform_points(second @ first, points), transform_points(second, transform_points(first, points)))
-
-
 def test_batched_transforms_equal_single_transforms() -> None:
     given = transforms(2, 3, seed=7)
     points = normal(2, 3, 4, 5, 3, seed=9)
@@ -86,12 +80,6 @@ def test_similarities_transform_points_like_their_matrix() -> None:
     close(first.apply(points[0]), expected[0])
 
 
-def test_composed_similarities_transform_points_in_sequence() -> None:
-    first, second = similarities(3, seed=60), similarities(3, seed=70)
-    points = normal(3, 6, 3, seed=80)
-    close((first @ second).apply(points), first.apply(second.apply(points)), factor=16)
-
-
 @pytest.mark.parametrize("batch", [(), (2,)])
 def test_transformed_cameras_project_transformed_points_to_the_same_pixels(batch: tuple[int, ...]) -> None:
     given = similarities(*batch, seed=90)
@@ -106,16 +94,6 @@ def test_transformed_cameras_project_transformed_points_to_the_same_pixels(batch
     close(moved_pixels, pixels, factor=200)
     close(moved_depth, given.scale[(..., *(None,) * 2)] * depth, factor=16)
     close(camera_centers(given.apply_to_cameras(cameras)), given.apply(camera_centers(cameras)), factor=16)
-
-
-def test_composed_similarities_transform_cameras_in_sequence() -> None:
-    first, second, cameras = similarities(seed=100), similarities(seed=110), transforms(3, seed=120)
-    close(
-        (first @ second).apply_to_cameras(cameras),
-        first.apply_to_cameras(second.apply_to_cameras(cameras)),
-        factor=16,
-    )
-    close(first.inverse().apply_to_cameras(first.apply_to_cameras(cameras)), cameras, factor=16)
 
 
 def test_like_converts_to_the_dtype_of_a_tensor() -> None:
