@@ -1,7 +1,5 @@
-"""The catalogue of public checkpoints agrees with the tensor manifests of the public code, and is complete."""
+"""The catalogue of public checkpoints is complete, and what it suggests fits the machine and the use."""
 
-import json
-import math
 import os
 import re
 from collections.abc import Callable
@@ -11,51 +9,25 @@ import pytest
 
 from page4d.errors import UsageError
 from page4d.networks.presets import PRESETS
+from page4d.networks.profile.network import profile_network
 from page4d.weights.catalogue import (
     CATALOGUE,
+    PREFERENCE,
     CatalogueEntry,
     RepositoryKind,
+    choose_checkpoint,
+    command_with,
     entries_of_repository,
     entry_of_file,
     find_entry,
     needed_bytes,
 )
 from page4d.weights.families.family import Family
-from page4d.weights.families.table import FAMILIES, recognize
+from page4d.weights.families.table import FAMILIES
 
-GOLDEN = Path(__file__).parents[3] / "shared" / "golden"
 PAGE = Path(__file__).parents[2] / "docs" / "weights.md"
-MANIFESTS = {
-    "da3-small": "da3_small",
-    "da3-base": "da3_base",
-    "da3-large": "da3_large",
-    "da3-giant": "da3_giant",
-    "da3-nested": "da3nested_giant_large",
-    "da3-mono": "da3mono_large",
-    "da3-metric": "da3metric_large",
-    "pi3": "pi3",
-    "pi3x": "pi3x",
-    "vggt": "vggt",
-    "vggt-commercial": "vggt",
-    "page4d": "page4d_notrack",
-    "page4d-mask": "page4d_notrack",
-    "vggt-omega": "vggt_omega_1b_512",
-    "vggt-omega-text": "vggt_omega_1b_256_text",
-}
 
 entries = pytest.mark.parametrize("entry", CATALOGUE.values(), ids=lambda entry: entry.name)
-
-
-@entries
-def test_the_manifest_has_its_size_and_its_family(entry: CatalogueEntry) -> None:
-    path = GOLDEN / f"manifest_{MANIFESTS[entry.name]}.json"
-    if not path.is_file():
-        pytest.skip("manifests of full size are kept outside the repository")
-    manifest = json.loads(path.read_text())
-    assert {dtype for _, dtype in manifest.values()} == {"float32"}
-    num_values = sum(math.prod(shape) for shape, _ in manifest.values())
-    assert (entry.num_values, entry.num_bytes) == (num_values, 4 * num_values)
-    assert recognize(manifest, entry.name) == entry.family
 
 
 @entries
@@ -154,3 +126,51 @@ def test_the_documentation_holds_the_catalogue(name: str, table: Callable[[], li
         rows = table()
         PAGE.write_text(block.sub(lambda _: "\n".join([comment, "", *rows, "", ""]), text))
     assert [row for row in rows if row] == table()
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("name", PREFERENCE)
+def test_the_preferred_one_that_fits(name: str, half: bool) -> None:
+    needed = needed_bytes(CATALOGUE[name], half=half)
+    stronger = PREFERENCE[: PREFERENCE.index(name)]
+    fitting = [other for other in stronger if needed_bytes(CATALOGUE[other], half=half) <= needed]
+    assert choose_checkpoint(needed, commercial=False, half=half) is CATALOGUE[[*fitting, name][0]]
+
+
+def test_only_licences_that_permit_it_are_suggested_for_commercial_use() -> None:
+    assert choose_checkpoint(64 * 10**9, commercial=False) is CATALOGUE["da3-giant"]
+    assert choose_checkpoint(64 * 10**9, commercial=True) is CATALOGUE["da3-base"]
+
+
+def test_little_memory_gets_the_small_one_and_less_gets_none() -> None:
+    needed = needed_bytes(CATALOGUE["da3-small"])
+    small = choose_checkpoint(needed, commercial=True)
+    assert small is CATALOGUE["da3-small"]
+    assert choose_checkpoint(needed - 1, commercial=False) is None
+    assert needed_bytes(small, half=True) < needed
+
+
+def test_what_is_suggested_needs_no_application_and_predicts_cameras() -> None:
+    chosen = [CATALOGUE[name] for name in PREFERENCE]
+    assert not [
+        entry for entry in chosen if entry.gated or not entry.predicts_cameras or entry.licence == "not stated"
+    ]
+    assert any(entry.commercial for entry in chosen)
+    assert command_with(chosen[-1]).split()[-2:] == ["--weights", "da3-small"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "da3-small",
+        *(pytest.param(f"da3-{size}", marks=pytest.mark.slow) for size in ("base", "large", "giant", "nested")),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("da3-mono", "da3-metric", "vggt", "page4d-mask")),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("pi3", "pi3x", "vggt-omega")),
+    ],
+)
+def test_the_memory_per_image_is_that_of_a_profile(name: str) -> None:
+    config = PRESETS[name]
+    size = (28 * config.patch_size, 37 * config.patch_size)
+    profiles = [profile_network(config, times=1, views=views, size=size) for views in (1, 2)]
+    per_pixel = (profiles[1].computed_bytes - profiles[0].computed_bytes) / (size[0] * size[1])
+    assert 0.99 * per_pixel <= CATALOGUE[name].image_bytes / (518 * 392) <= 1.05 * per_pixel

@@ -1,8 +1,10 @@
-"""Every tensor of the published checkpoints, at full size, fills a network tensor or is dropped by a rule."""
+"""Every tensor of the published checkpoints, at full size, fills a network tensor, is dropped or refused."""
 
 import json
 import re
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
 
 import pytest
 import torch
@@ -16,12 +18,15 @@ from page4d.weights.conversion.accounting import Account, Copy, Rule, SourceStag
 from page4d.weights.conversion.convert import account_for, tensor_shapes
 from page4d.weights.conversion.view_time import NO_PARTS, AddedParts, Blueprint, TokenStreams, network_blueprint
 from page4d.weights.families.family import Family
+from page4d.weights.families.identity import Identity
 from page4d.weights.families.table import read_network, recognize
 from page4d.weights.store import TensorSpec
 from tests.encoders.recorded import SHARED
 from tests.weights.checkpoints import MANIFESTS, manifest
 
 OWN, MV = Target.OWN, Target.PAGE4D_MV
+SIZE = r"has [\w.]+ \d+ where the published"
+"""Message on a tensor that determines a size."""
 
 
 def ckpt150() -> dict[str, TensorSpec]:
@@ -37,10 +42,64 @@ def ckpt150() -> dict[str, TensorSpec]:
     return specs | {name: TensorSpec(shape=shape, dtype=torch.float32) for name, shape in named.items()}
 
 
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """A published checkpoint, and the network that it fills: the one of a preset, or view x time."""
+
+    manifest: str
+    preset: str | None = None
+    mask: bool | None = None
+    name: str | None = None
+    dropped: int = 0
+    new: int = 0
+    derived: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.manifest} as {self.preset or MV}"
+
+    @property
+    def target(self) -> Target:
+        return MV if self.preset is None else OWN
+
+
+PUBLISHED = [
+    Published(preset="vggt", manifest="vggt", dropped=395),
+    Published(preset="page4d", manifest="page4d", dropped=401, mask=False),
+    Published(preset="page4d-mask", manifest="page4d", new=2, dropped=395, mask=True),
+    Published(preset="page4d", manifest="page4d_notrack", dropped=7, mask=False),
+    Published(preset="pi3", manifest="pi3", dropped=2),
+    Published(preset="pi3x", manifest="pi3x", dropped=2),
+    Published(preset="da3-small", manifest="da3_small", dropped=42, derived=1),
+    Published(preset="da3-base", manifest="da3_base", dropped=42, derived=1),
+    Published(preset="da3-large", manifest="da3_large", dropped=42, derived=1),
+    Published(preset="da3-giant", manifest="da3_giant", dropped=42 + 66, derived=1),
+    Published(preset="da3-mono", manifest="da3metric_large", name="da3mono-large"),
+    Published(preset="da3-metric", manifest="da3metric_large", name="da3metric"),
+    Published(preset="da3-nested", manifest="da3nested", dropped=42 + 66, derived=1),
+    # Encoder and steps within images have rotary positions; all 76 biases of projections have masks.
+    Published(preset="vggt-omega", manifest="vggt_omega_512", dropped=3, derived=48 + 76 + 24 * 4),
+    Published(preset="vggt-omega", manifest="vggt_omega_256_text", dropped=74, derived=48 + 76 + 24 * 4),
+    Published(manifest="vggt", new=12, dropped=395),
+    Published(manifest="page4d", mask=True, new=6, dropped=395),
+    Published(manifest="page4d", mask=False, new=12, dropped=401),
+    Published(manifest="pi3", new=12, dropped=2),
+    Published(manifest="pi3x", new=12, dropped=2),
+]
+OWN_NETWORKS = [case for case in PUBLISHED if case.preset]
+
+
 def account(
-    target: Target, mask: bool | None, *sources: dict[str, TensorSpec], parts: AddedParts = NO_PARTS
+    target: Target,
+    mask: bool | None,
+    *sources: dict[str, TensorSpec],
+    parts: AddedParts = NO_PARTS,
+    name: str | None = None,
 ) -> tuple[Blueprint, Account]:
-    found = [read_network(recognize(source, "x"), source, "x") for source in sources]
+    families = [recognize(source, "x") for source in sources]
+    found = [
+        read_network(family, source, "x", identity=Identity(given=name))
+        for family, source in zip(families, sources, strict=True)
+    ]
     specs = {each.family: source for each, source in zip(found, sources, strict=True)}
     blueprint = network_blueprint(target, {each.family: each for each in found}, mask, parts)
     shapes = tensor_shapes(blueprint.config)
@@ -51,26 +110,25 @@ def account(
     return blueprint, filled
 
 
-CASES = [  # test_full_size has the others that keep their schedule
-    (MV, None, "vggt", 12, 395),
-    (OWN, False, "page4d_notrack", 0, 7),
-    (MV, True, "page4d", 6, 395),
-    (MV, False, "page4d", 12, 401),
-    (MV, None, "pi3", 12, 2),
-    (MV, None, "pi3x", 12, 2),
-]
+@cache
+def account_of(case: Published) -> tuple[Blueprint, Account]:
+    return account(case.target, case.mask, manifest(case.manifest), name=case.name)
 
 
-@pytest.mark.parametrize(("target", "mask", "source", "new", "dropped"), CASES)
-def test_a_published_checkpoint_fills_the_network(target, mask, source, new, dropped) -> None:
-    specs = manifest(source)
-    blueprint, filled = account(target, mask, specs)
-    assert (filled.count(Tag.NEW), filled.count(Tag.DROPPED), filled.count(Tag.DERIVED)) == (new, dropped, 0)
-    assert filled.count(Tag.COPIED) == len(specs) - dropped
-    if target is OWN:
-        assert blueprint.config == PRESETS["page4d"]
-    else:
+@pytest.mark.parametrize("case", PUBLISHED, ids=str)
+def test_a_published_checkpoint_fills_the_network(case: Published) -> None:
+    blueprint, filled = account_of(case)
+    counts = (filled.count(Tag.NEW), filled.count(Tag.DROPPED), filled.count(Tag.DERIVED))
+    assert counts == (case.new, case.dropped, case.derived)
+    companions = sum(row.companion is not None for row in filled.rows)
+    assert filled.count(Tag.COPIED) + case.derived + companions == len(manifest(case.manifest)) - case.dropped
+    assert companions == (76 if "omega" in case.manifest else 0)
+    if case.preset is None:
         assert blueprint.config.schedule == TIME_VIEW
+    elif "text" in case.manifest:
+        assert blueprint.config.encoder.image_size == 256
+    else:
+        assert blueprint.config == PRESETS[case.preset]
 
 
 def test_three_stage_uses_992_tensors_of_pi3_and_drops_218() -> None:
@@ -141,6 +199,53 @@ def test_page4d_requires_the_mask_option() -> None:
         account(OWN, True, manifest("vggt"))
 
 
+def used(filled: Account, number: int = 3) -> list[str]:
+    """Source tensors from all over the network."""
+    names = [row.source for row in filled.rows if row.source and row.target]
+    return names[:: len(names) // number]
+
+
+WRONG: dict[str, tuple[Callable[[TensorSpec], TensorSpec | None], str]] = {
+    "missing": (lambda _: None, "no source tensor becomes '|{name}|" + SIZE),
+    "of another shape": (
+        lambda spec: replace(spec, shape=(*spec.shape[:-1], spec.shape[-1] + 1)),
+        "'{name}'|" + SIZE,
+    ),
+    "of integers": (lambda spec: replace(spec, dtype=torch.int64), "has type torch.int64, not a floating point one"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("case", OWN_NETWORKS, ids=str)
+def test_a_tensor_that_is_wrong_is_refused(case: Published, wrong: str) -> None:
+    specs, (change, words) = manifest(case.manifest), WRONG[wrong]
+    for name in used(account_of(case)[1])[1:3]:
+        changed = {key: change(spec) if key == name else spec for key, spec in specs.items()}
+        with pytest.raises((WeightsError, UsageError)) as caught:
+            account(
+                case.target,
+                case.mask,
+                {key: spec for key, spec in changed.items() if spec is not None},
+                name=case.name,
+            )
+        assert caught.value.hint
+        assert re.search(words.format(name=name), caught.value.message)
+
+
+@pytest.mark.parametrize("case", OWN_NETWORKS, ids=str)
+def test_a_surplus_tensor_is_refused(case: Published) -> None:
+    specs = manifest(case.manifest)
+    name = used(account_of(case)[1])[0]
+    with pytest.raises(WeightsError, match=f"{name}_ema'"):
+        account(case.target, case.mask, {**specs, f"{name}_ema": specs[name]}, name=case.name)
+
+
+def test_a_checkpoint_without_tensors_that_identify_it_is_named() -> None:
+    specs = {name: spec for name, spec in manifest("pi3").items() if name != "register_token"}
+    with pytest.raises(WeightsError, match=r"has the tensors of Pi3, but none is named 'register_token\*'"):
+        recognize(specs, "x")
+
+
 def changed(specs: dict[str, TensorSpec], name: str, spec: TensorSpec | None, new_name: str = "") -> dict:
     specs = dict(specs)
     old = specs.pop(name)
@@ -160,12 +265,10 @@ NAME = "aggregator.frame_blocks.3.norm1.weight"
             r"normal.weight' \[1024\] of VGGT would become .*does not exist; no source tensor becomes 'aggreg.*norm1",
         ),
         ({"spec": None, "new_name": "surprise"}, r"no rule matches 'surprise' \[1024\] of VGGT"),
-        ({"spec": None}, r"no source tensor becomes 'aggregator.blocks.frame.3.norm1.weight' \[1024\]"),
         (
             {"spec": TensorSpec(shape=(7,), dtype=torch.float32)},
             rf"'{NAME}' of VGGT is \[7\] where 'aggregator.blocks.frame.3.norm1.weight' has \[1024\]",
         ),
-        ({"spec": TensorSpec(shape=(1024,), dtype=torch.int64)}, rf"'{NAME}' of VGGT has type torch.int64"),
     ],
 )
 def test_a_tensor_that_does_not_fit_is_named(change: dict, message: str) -> None:

@@ -1,7 +1,6 @@
 """Descriptions of networks with any numbers are refused, or their tensors' shapes are found in bounded time."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from page4d.networks.network import build_network
 from page4d.networks.presets import PRESETS
 from page4d.weights.conversion.convert import tensor_shapes
 from page4d.weights.store import describe_weights, save_network
-from tests.fuzzing import bounded, fuzz
+from tests.fuzzing import bounded, fuzz, places_of
 
 HOSTILE = (
     *("9223372036854775808", "1000000000", "65536", "256", "4", "1", "0", "-1", "1e308", "NaN", "Infinity", "0.5"),
@@ -50,17 +49,6 @@ DESCRIPTIONS = {
 }
 
 
-def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Return the paths to all values of a JSON document that have no named parts."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield from places(item, (*path, key))
-        return
-    yield path
-    for index, item in enumerate(value if isinstance(value, list) else ()):
-        yield from places(item, (*path, index))
-
-
 def changed(document: Any, path: tuple[Any, ...], text: str) -> str:
     """Return a document as JSON with a text in one place."""
     document = json.loads(json.dumps(document))
@@ -76,7 +64,7 @@ def changed(document: Any, path: tuple[Any, ...], text: str) -> str:
 @given(draws=st.data())
 def test_a_description_with_any_values_is_refused_or_has_shapes(name: str, draws: st.DataObject):
     read, document = DESCRIPTIONS[name]
-    spots = sorted(places(document), key=str)
+    spots = places_of(document)[1:]
     text = changed(document, draws.draw(st.sampled_from(spots)), draws.draw(st.sampled_from(HOSTILE)))
     error: Page4DError | None = None
     with bounded(seconds=10):
@@ -147,24 +135,6 @@ def changed_document(config: str, path: tuple[str, str], value: int) -> dict[str
     return document
 
 
-@pytest.mark.parametrize(
-    "entry",
-    [
-        "[" * 100_000 + "]" * 100_000,
-        '{"version": 1, "config": ' + "[" * 100_000 + "]" * 100_000 + "}",
-        '{"version": ' + "9" * 5000 + "}",
-        json.dumps({"version": "x" * 10_000, "config": "{}", "metadata": {"licence": "", "description": ""}}),
-        json.dumps({"version": 1, "config": "{}", "metadata": []}),
-        json.dumps({"version": 1, "config": "[" * 10_000, "metadata": {"licence": "", "description": ""}}),
-    ],
-    ids=["deep", "deep config", "long number", "long version", "list", "deep text"],
-)
-def test_a_hostile_description_is_a_weights_error(tiny: Path, entry: str):
-    with pytest.raises(WeightsError) as caught:
-        describe_weights(with_entry(tiny, entry))
-    assert len(caught.value.message) < 500
-
-
 @fuzz(20)
 @given(draws=st.data())
 def test_a_changed_description_of_a_file_is_a_weights_error_or_none(draws: st.DataObject, tmp_path_factory):
@@ -172,7 +142,7 @@ def test_a_changed_description_of_a_file_is_a_weights_error_or_none(draws: st.Da
     if not path.exists():
         save_network(build_network(PRESETS["mv-tiny"]), path, {"licence": "CC0-1.0", "description": "a test"})
     about = entry_of(path)
-    spots = sorted(places(about), key=str)
+    spots = places_of(about)[1:]
     text = changed(about, draws.draw(st.sampled_from(spots)), draws.draw(st.sampled_from(HOSTILE)))
     other = path.with_name("changed.safetensors")
     save_file({"x": torch.zeros(1)}, other, metadata={"page4d": text})

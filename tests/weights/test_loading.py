@@ -16,7 +16,7 @@ from page4d.networks.layers.block import Block
 from page4d.weights import load, save_network
 from page4d.weights.conversion.convert import ConvertSettings, plan_conversion, write_conversion
 from page4d.weights.loading import LoadedNetwork, choose_device
-from tests.weights.checkpoints import Checkpoint, assert_golden, checkpoint, close, page4d_and_pi3
+from tests.weights.checkpoints import Checkpoint, assert_golden, checkpoint, page4d_and_pi3
 
 
 def converted(given: Checkpoint, folder: Path, **settings: object) -> Path:
@@ -36,19 +36,6 @@ def test_golden_outputs(name: str, target: Target, tmp_path: Path) -> None:
     network = page4d.load(converted(given, tmp_path, target=target, mask=mask), "cpu")
     assert_golden(network, given)
     assert (network.config.mask is None) == (target is Target.OWN)
-
-
-@pytest.mark.parametrize("name", ["vggt_c", "pi3_c", "pi3x_c"])
-def test_a_set_of_images_may_be_instants_or_views(name: str, tmp_path: Path) -> None:
-    images = torch.rand(2, 3, 3, 28, 42)
-    networks = [page4d.load(converted(checkpoint(name), tmp_path, target=target), "cpu") for target in Target]
-    outputs = [network(images.unsqueeze(axis)) for network in networks for axis in (1, 2)]
-    for axis, out in zip((2, 1, 2), outputs[1:], strict=True):
-        for part in ("world_to_camera", "depth", "depth_confidence", "points"):
-            expected, found = getattr(outputs[0], part).squeeze(1), getattr(out, part).squeeze(axis)
-            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
-    moved = networks[0](images.roll(1, dims=3)[:, :, None])
-    assert not close(moved.points.squeeze(2), outputs[0].points.squeeze(1))
 
 
 @pytest.fixture(scope="module")

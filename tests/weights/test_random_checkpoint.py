@@ -1,5 +1,6 @@
 """The files of random values for tests at full size have the published structure, and convert."""
 
+import math
 import runpy
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 
 from page4d.weights import load
-from page4d.weights.catalogue import CATALOGUE
+from page4d.weights.catalogue import CATALOGUE, CatalogueEntry
 from page4d.weights.conversion.convert import ConvertSettings, plan_conversion, write_conversion
 from page4d.weights.families.identity import Identity
 from page4d.weights.families.table import read_network, recognize
@@ -46,7 +47,9 @@ def test_the_record_identifies_the_network(name: str) -> None:
     assert found.name == (CATALOGUE[name].network or name)
 
 
-def test_every_checkpoint_of_the_catalogue_has_a_manifest() -> None:
-    for name, entry in CATALOGUE.items():
-        specs = manifest(TOOL["MANIFESTS"].get(name, name.replace("-", "_")))
-        assert sum(spec.num_bytes for spec in specs.values()) == entry.num_bytes
+@pytest.mark.parametrize("entry", CATALOGUE.values(), ids=lambda entry: entry.name)
+def test_the_manifest_has_the_size_and_the_family_of_the_catalogue(entry: CatalogueEntry) -> None:
+    specs = manifest(TOOL["MANIFESTS"].get(entry.name, entry.name.replace("-", "_")))
+    num_values = sum(math.prod(spec.shape) for spec in specs.values())
+    assert (entry.num_values, entry.num_bytes) == (num_values, 4 * num_values)
+    assert recognize(specs, entry.name) == entry.family

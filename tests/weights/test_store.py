@@ -220,23 +220,39 @@ def test_tensors_without_a_description_are_refused(tmp_path: Path) -> None:
         describe_weights(path)
 
 
+def described(config: object = "{}", version: object = 1, metadata: object = METADATA) -> str:
+    return json.dumps({"version": version, "config": config, "metadata": metadata})
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
         ("{", "damaged description"),
         ("[]", "damaged description"),
         (json.dumps({"version": 1, "config": "{}"}), "damaged description: 'metadata'"),
-        (json.dumps({"version": 1, "config": "{}", "metadata": {}}), "damaged description: 'licence'"),
-        (json.dumps({"version": 2, "config": "{}", "metadata": METADATA}), "format version 2"),
-        (json.dumps({"version": 1, "config": "{}", "metadata": METADATA}), "network configuration: encoder"),
-        (json.dumps({"version": 1, "config": 3, "metadata": METADATA}), "network configuration"),
+        (described(metadata={}), "damaged description: 'licence'"),
+        (described(metadata=[]), "damaged description"),
+        (described(version=2), "format version 2"),
+        (described(version="x" * 10_000), "format version"),
+        ('{"version": ' + "9" * 5000 + "}", "damaged description"),
+        (described(), "network configuration: encoder"),
+        (described(config=3), "network configuration"),
+        (described(config="[" * 10_000), "network configuration"),
+        (DEEP, "damaged description"),
+        ('{"version": 1, "config": ' + DEEP + "}", "damaged description"),
     ],
+    ids=lambda value: value[:40],
 )
 def test_a_damaged_description_is_reported(tmp_path: Path, entry: str, message: str) -> None:
     path = tmp_path / "x.safetensors"
     save_file({"a": torch.ones(2)}, path, metadata={"page4d": entry})
-    with pytest.raises(WeightsError, match=message):
-        load(path, "cpu")
+    for read in (describe_weights, lambda path: load(path, "cpu")):
+        with pytest.raises(WeightsError, match=message) as caught:
+            read(path)
+        assert len(caught.value.message) < 500
 
 
 def test_missing_unexpected_and_misshaped_tensors_are_named(saved: Path) -> None:

@@ -1,5 +1,6 @@
-"""Conversion of VGGT-Omega: every published tensor, bias masks, the order of rotary channels, constants."""
+"""Conversion of VGGT-Omega and Depth Anything 3: bias masks, rotary channels, constants, shared norms."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -8,45 +9,26 @@ from torch import Tensor
 
 from page4d.choices import Target
 from page4d.errors import UsageError, WeightsError
+from page4d.networks.config import NetworkConfig
 from page4d.networks.layers.attention import rotary_tables
 from page4d.networks.presets import PRESETS
 from page4d.weights import load
-from page4d.weights.conversion.accounting import Tag
+from page4d.weights.conversion.accounting import SourceStage, build_account
 from page4d.weights.conversion.convert import (
     ConvertSettings,
     PlannedConversion,
-    account_for,
     plan_conversion,
     report_document,
     tensor_shapes,
     write_conversion,
 )
-from page4d.weights.conversion.view_time import network_blueprint
-from page4d.weights.families.family import Family
-from page4d.weights.families.table import read_network, recognize
+from page4d.weights.families.da3 import da3_keys, da3_sizes
 from page4d.weights.families.vggt_omega import by_axis, queries_and_keys_by_axis
-from tests.weights.checkpoints import Checkpoint, checkpoint, manifest
+from page4d.weights.store import TensorSpec
+from tests.keymaps import converted, target_name
+from tests.weights.checkpoints import Checkpoint, checkpoint
 
 MASK = "aggregator.frame_blocks.1.attn.qkv.bias_mask"
-
-
-@pytest.mark.parametrize(("text", "dropped"), [(False, 3), (True, 74)])
-def test_a_published_checkpoint_fills_the_network(text: bool, dropped: int) -> None:
-    specs = manifest("vggt_omega_256_text" if text else "vggt_omega_512")
-    assert recognize(specs, "x") is Family.VGGT_OMEGA
-    found = read_network(Family.VGGT_OMEGA, specs, "x")
-    blueprint = network_blueprint(Target.OWN, {Family.VGGT_OMEGA: found})
-    shapes = tensor_shapes(blueprint.config)
-    filled = account_for(blueprint, [specs], shapes)
-    assert {name: row.shape for name, row in filled.targets().items()} == shapes
-    assert (filled.count(Tag.NEW), filled.count(Tag.DROPPED)) == (0, dropped)
-    # Encoder and steps within images have rotary positions; all biases of projections have masks.
-    assert filled.count(Tag.DERIVED) == 48 + 76 + 24 * 4
-    assert sum(row.companion is not None for row in filled.rows) == 76
-    assert filled.num_used() + dropped == len(specs) == (1482 if text else 1411)
-    preset = PRESETS["vggt-omega"]
-    assert blueprint.config.encoder.image_size == (256 if text else 512)
-    assert blueprint.config == preset or text
 
 
 def test_the_order_of_channels_keeps_the_products_of_queries_and_keys() -> None:
@@ -134,3 +116,68 @@ def test_the_view_time_network_is_refused(tmp_path: Path) -> None:
     path = given.save(tmp_path)
     with pytest.raises(UsageError, match="cannot become the view x time network"):
         plan_conversion([path], ConvertSettings(configs=given.configs, target=Target.PAGE4D_MV))
+
+
+SHARED_NORM = "model.head.scratch.output_conv2_aux.0.2.weight"
+
+
+@pytest.fixture(scope="module")
+def weights() -> dict[str, Tensor]:
+    return checkpoint("da3_b").weights
+
+
+@pytest.fixture(scope="module")
+def config() -> NetworkConfig:
+    return checkpoint("da3_b").config
+
+
+def test_the_shared_norm_is_read_by_its_published_name(weights: Mapping[str, Tensor], config: NetworkConfig):
+    """Other names of the same tensor are dropped, if a file has them."""
+    others = {SHARED_NORM.replace(".0.2.", f".{level}.2."): weights[SHARED_NORM] for level in (1, 2, 3)}
+    for given in (weights, weights | others):
+        _, state = converted(given, config)
+        assert torch.equal(state["depth_head.ray_branch.norm.weight"], weights[SHARED_NORM])
+
+
+def test_the_gaussian_head_is_dropped(weights: Mapping[str, Tensor], config: NetworkConfig):
+    _, state = converted(weights, config)
+    found, tensors = converted(weights | {"model.gs_head.projects.0.weight": torch.zeros(2)}, config)
+    assert (found, tensors.keys()) == (config, state.keys())
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("model.head.scratch.output_conv1_aux.3.5.weight", "does not exist"),
+        ("model.backbone.pretrained.register_tokens", "no rule matches"),
+        ("model.cam_dec.fc_rot.weight", "no rule matches"),
+    ],
+)
+def test_a_further_tensor_is_refused(weights: Mapping[str, Tensor], config: NetworkConfig, name: str, message: str):
+    with pytest.raises(WeightsError, match=message):
+        converted(weights | {name: torch.zeros(2)}, config)
+
+
+@pytest.mark.parametrize(("preset", "start"), [("da3-small", 4), ("da3-large", 8), ("da3-giant", 13)])
+def test_odd_blocks_attend_across_views(preset: str, start: int):
+    """From the first block of the trunk on, which is even or odd."""
+    keys = da3_keys(PRESETS[preset])
+    for block in range(start, start + 4):
+        name = target_name(f"model.backbone.pretrained.blocks.{block}.norm1.weight", keys)
+        step = "global" if block % 2 else "frame"
+        assert name == f"aggregator.blocks.{step}.{(block - start + start % 2) // 2}.norm1.weight"
+
+
+def test_the_nested_checkpoint_has_the_same_names_after_another_prefix(
+    weights: Mapping[str, Tensor], config: NetworkConfig
+):
+    _, state = converted(weights, config)
+    prefix = "model.da3."
+    nested = {
+        name.replace("model.", prefix, 1): TensorSpec(shape=tuple(value.shape), dtype=value.dtype)
+        for name, value in weights.items()
+    }
+    own = {name: TensorSpec(shape=tuple(value.shape), dtype=value.dtype) for name, value in weights.items()}
+    assert da3_sizes(nested, prefix) == da3_sizes(own)
+    stage = SourceStage(origin="nested", keys=da3_keys(config, prefix))
+    assert build_account([(stage, nested)], tensor_shapes(config), {}, {}).targets().keys() == state.keys()
