@@ -125,7 +125,9 @@ def test_a_page_that_is_too_large_is_refused(cli, folder, tmp_path, monkeypatch)
     monkeypatch.setattr(recording, "MAX_PAGE_BYTES", 1_000_000)
     ended = cli("view", folder, "--html", tmp_path / "x.html", "--max-points", "0")
     assert ended.code == 2
-    assert ended.err.splitlines()[0].startswith("error: the page would have about 1 MB")
+    error, hint = ended.err.splitlines()
+    assert error.startswith("error: the page would have about 1 MB with")
+    assert hint == "hint:  give a smaller --max-points, or fewer --instants"
     assert not list(tmp_path.iterdir())
 
 

@@ -4,7 +4,7 @@ Colours vary slowly over the surfaces, so that a right export reproduces them, a
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,35 +16,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from page4d.conventions import Scale
-from page4d.formats.maps import choose_depth_scale
-from page4d.formats.tracks import Tracks, write_tracks
+from page4d.formats.tracks import Tracks
 from page4d.geometry.camera import Cameras, camera_rays
 from page4d.geometry.pixels import fit_views
-from page4d.io.json_records import write_model
-from page4d.options import ReconstructSettings, SceneOptions, describe_settings
-from page4d.output.cameras import capture_cameras
-from page4d.output.instant import (
-    InstantFiles,
-    InstantOptions,
-    instant_writers,
-    write_capture_cameras,
-    write_instant,
-    write_static,
-)
-from page4d.output.layout import OutputLayout
 from page4d.output.reader import Output, open_output
-from page4d.output.record import (
-    CountsRecord,
-    LayersRecord,
-    NetworkRecord,
-    RunRecord,
-    SceneRecord,
-    source_record,
-    view_record,
-)
 from page4d.records import Predictions
 from page4d.scene.open import open_scene
-from tests.output.output_scene import look_at, motion_record, trace, with_velocity
+from tests.output.output_scene import export, look_at, trace, with_velocity
 
 NAMES = ("cam01", "cam02", "cam03", "cam04")
 SIZE = (120, 160)
@@ -203,7 +181,11 @@ def make_capture(
         for index, number in enumerate(numbers):
             pixels = (predictions.images[0, index, view].permute(1, 2, 0) * 255).round().byte().numpy()
             assert cv2.imwrite(str(scene / name / f"{number:06d}.png"), pixels[..., ::-1])
-    _write_run(out, scene, predictions, layers=layers, tracks=ball_tracks(numbers, len(names)) if tracks else None)
+    opened = open_scene(scene, image_fps=IMAGE_FPS)
+    assert opened.view_names == names, f"give the names in the order of {opened.view_names}"
+    assert np.array_equal(np.asarray(opened.times), predictions.times.numpy())
+    of_ball = ball_tracks(numbers, len(names)) if tracks else None
+    export(out, predictions, scene=opened, layers=layers, tracks=of_ball)
     return Capture(scene, out, predictions)
 
 
@@ -229,46 +211,6 @@ def ball_tracks(numbers: tuple[int, ...], num_views: int) -> Tracks:
         times=np.array(numbers) / IMAGE_FPS,
         ids=np.arange(NUM_TRACKS) + 100,
     )
-
-
-def _write_run(
-    out: Path, scene: Path, predictions: Predictions, *, layers: bool, tracks: Tracks | None = None
-) -> None:
-    options = SceneOptions(image_fps=IMAGE_FPS)
-    opened = open_scene(scene, options)
-    assert opened.view_names == predictions.view_names, f"give the names in the order of {opened.view_names}"
-    assert np.array_equal(np.asarray(opened.times), predictions.times.numpy())
-    layout = OutputLayout(out, predictions.view_names)
-    depth_scale = choose_depth_scale(predictions.depth, predictions.valid, predictions.scale)
-    written, record = InstantFiles(), None
-    writing = InstantOptions(depth_scale=depth_scale, writers=instant_writers(layers=layers))
-    for index in range(len(predictions.times)):
-        instant = predictions.at_times(index, index + 1)
-        written += write_instant(layout, index, instant, writing)
-    if layers:
-        middle = len(predictions.times) // 2
-        background = predictions.at_times(middle, middle + 1)
-        background = replace(background, valid=background.valid & (background.dynamic < 0.5), dynamic=None)
-        record = LayersRecord(static_points=write_static(layout, background, writing).num_points)
-    write_capture_cameras(layout, capture_cameras(predictions))
-    transforms = zip(opened.views, predictions.pixel_transforms, strict=True)
-    run = RunRecord(
-        status="complete",
-        settings=describe_settings(options, ReconstructSettings()),
-        scale=predictions.scale,
-        unit=predictions.scale.unit,
-        depth_scale=depth_scale,
-        scene=SceneRecord(name=opened.name, synchronisation=opened.synchronisation),
-        views=[view_record(layout, view, transform, source_record(view)) for view, transform in transforms],
-        times=predictions.times.tolist(),
-        network=NetworkRecord(name="truth", trained=True),
-        counts=CountsRecord(clipped_depths=written.clipped_depths, points=written.num_points),
-        layers=record,
-        motion=motion_record(predictions, writing.motion_step, None if tracks is None else tracks.num_tracks),
-    )
-    if tracks is not None:
-        write_tracks(layout.tracks, tracks)
-    write_model(layout.run, run)
 
 
 def _render(

@@ -5,7 +5,6 @@ import errno
 import fcntl
 import hashlib
 import os
-import resource
 import stat
 import subprocess
 import sys
@@ -103,16 +102,12 @@ def test_a_link_is_replaced_and_not_followed(tmp_path):
     assert not (tmp_path / "out" / "x").is_symlink()
 
 
-def test_a_full_disk_leaves_the_old_file_and_no_half_one(tmp_path):
+def test_a_full_disk_leaves_the_old_file_and_no_half_one(tmp_path, file_size_limit):
     target = tmp_path / "x"
     target.write_bytes(b"old")
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
-    try:
-        with pytest.raises(OutputError, match=r"cannot write to .*x': the file is larger than") as caught:
-            write_bytes_atomic(target, bytes(1_000_000))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    message = r"cannot write to .*x': the file is larger than"
+    with pytest.raises(OutputError, match=message) as caught, file_size_limit(100_000):
+        write_bytes_atomic(target, bytes(1_000_000))
     assert caught.value.exit_code == 5
     assert caught.value.hint
     assert target.read_bytes() == b"old"

@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 from page4d.errors import OutputError, UsageError
-from page4d.io.folders import check_replaceable, staged_folder, write_file
+from page4d.io.folders import staged_folder, write_file
 
 
 def test_a_folder_appears_when_the_body_ends(tmp_path: Path) -> None:
@@ -35,15 +35,6 @@ def test_a_failure_leaves_the_older_folder_and_nothing_else(tmp_path: Path, fail
     with pytest.raises(failure):
         fail()
     assert [path.name for path in target.iterdir()] == ["old"]
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
-
-
-def test_an_older_folder_is_replaced_as_a_whole(tmp_path: Path) -> None:
-    target = tmp_path / "out"
-    write_file(target / "old", b"1")
-    with staged_folder(target, replace=True) as staged:
-        write_file(staged / "new", b"2")
-    assert [path.name for path in target.iterdir()] == ["new"]
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
@@ -113,15 +104,3 @@ def test_a_signal_during_the_exchange_of_folders_waits_for_its_end(tmp_path: Pat
         write_file(staged / "new", b"2")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["new"]
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
-
-
-def test_only_a_former_export_is_replaced(tmp_path: Path) -> None:
-    target = tmp_path / "out"
-    check_replaceable(target, "export.json", overwrite=False)
-    write_file(target / "file", b"")
-    with pytest.raises(UsageError, match="not empty"):
-        check_replaceable(target, "export.json", overwrite=False)
-    with pytest.raises(UsageError, match="did not write"):
-        check_replaceable(target, "export.json", overwrite=True)
-    write_file(target / "export.json", b"{}")
-    check_replaceable(target, "export.json", overwrite=True)

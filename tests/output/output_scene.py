@@ -11,16 +11,34 @@ from torch import Tensor
 
 from page4d.conventions import Scale
 from page4d.formats.maps import choose_depth_scale
+from page4d.formats.tracks import Tracks, write_tracks
 from page4d.geometry.camera import Cameras, camera_rays
 from page4d.geometry.pixels import PixelTransform, fit_views
 from page4d.geometry.transforms import invert_rigid, rigid
 from page4d.io.json_records import write_model
+from page4d.options import ReconstructSettings, describe_settings
 from page4d.output.cameras import capture_cameras
-from page4d.output.instant import InstantFiles, InstantOptions, write_capture_cameras, write_instant
+from page4d.output.instant import (
+    InstantFiles,
+    InstantOptions,
+    instant_writers,
+    write_capture_cameras,
+    write_instant,
+    write_static,
+)
 from page4d.output.layout import OutputLayout
-from page4d.output.record import CountsRecord, MotionRecord, NetworkRecord, RunRecord, SceneRecord, view_record
+from page4d.output.record import (
+    CountsRecord,
+    LayersRecord,
+    MotionRecord,
+    NetworkRecord,
+    RunRecord,
+    SceneRecord,
+    source_record,
+    view_record,
+)
 from page4d.records import Predictions
-from page4d.scene.records import Clock, View, ViewCamera
+from page4d.scene.records import Clock, Scene, View, ViewCamera
 
 SIZES = ((480, 640), (480, 640), (640, 480), (360, 640))
 NAMES = ("cam 1", "cam 2", "Kamera ü", "../../x")
@@ -144,37 +162,58 @@ def view_of(name: str, clock: Clock | None = None, camera: ViewCamera | None = N
     return View(name=name, source=source, clock=clock or Clock(), indices=(), camera=camera)
 
 
+def background_of(instant: Predictions) -> Predictions:
+    """Return an instant with holes where something moves, and without motion masks."""
+    return replace(instant, valid=instant.valid & (instant.dynamic < 0.5), dynamic=None)
+
+
 def export(
     folder: Path,
     capture: Predictions,
     status: str = "complete",
     scale_of: Predictions | None = None,
+    scene: Scene | None = None,
+    layers: bool = False,
+    tracks: Tracks | None = None,
     **options: object,
 ) -> InstantFiles:
-    """Write a complete output folder, as a run does whose first chunk is `scale_of`."""
+    """Write a complete output folder, as a run does whose first chunk is `scale_of`.
+
+    With `scene` it has the records of the files, with `layers` the static points of the middle instant.
+    """
     layout = OutputLayout(folder, capture.view_names)
     first = scale_of or capture
     depth_scale = choose_depth_scale(first.depth, first.valid, first.scale)
-    settings = InstantOptions(depth_scale=depth_scale, **options)
-    written = InstantFiles()
+    settings = InstantOptions(depth_scale=depth_scale, **{"writers": instant_writers(layers=layers), **options})
+    written, record = InstantFiles(), None
     for index in range(capture.num_times):
         written += write_instant(layout, index, capture.at_times(index, index + 1), settings)
+    if layers:
+        middle = capture.num_times // 2
+        background = background_of(capture.at_times(middle, middle + 1))
+        record = LayersRecord(static_points=write_static(layout, background, settings).num_points)
+    if tracks is not None:
+        write_tracks(layout.tracks, tracks)
     files = write_capture_cameras(layout, capture_cameras(capture))
+    views = [(view_of(name), None) for name in capture.view_names]
+    if scene is not None:
+        views = [(view, source_record(view)) for view in scene.views]
     run = RunRecord(
         status=status,
-        settings={},
+        settings={} if scene is None else describe_settings(scene.options, ReconstructSettings()),
         scale=capture.scale,
         unit=capture.scale.unit,
         depth_scale=depth_scale,
-        scene=SceneRecord(name="synthetic"),
+        scene=SceneRecord(name="synthetic" if scene is None else scene.name),
         views=[
-            view_record(layout, view_of(name), transform)
-            for name, transform in zip(capture.view_names, capture.pixel_transforms, strict=True)
+            view_record(layout, view, transform, source)
+            for (view, source), transform in zip(views, capture.pixel_transforms, strict=True)
         ],
         times=capture.times.tolist(),
         network=NetworkRecord(name="truth", trained=True),
         counts=CountsRecord(clipped_depths=written.clipped_depths, points=written.num_points),
-        motion=motion_record(capture, settings.motion_step),
+        layers=record,
+        motion=motion_record(capture, settings.motion_step, None if tracks is None else tracks.num_tracks),
     )
     return written + InstantFiles((*files, write_model(layout.run, run)))
 

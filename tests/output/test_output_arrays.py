@@ -15,10 +15,7 @@ from torch.utils.data import DataLoader
 from page4d.errors import CapabilityError, InputError, UsageError
 from page4d.geometry.camera import project
 from page4d.geometry.transforms import transform_points
-from page4d.io.json_records import write_model
-from page4d.output.layout import OutputLayout
 from page4d.output.reader import Output, open_output
-from page4d.output.record import source_record
 from page4d.scene.open import open_scene
 from tests.output.output_scene import export, made_capture, with_velocity
 from tests.scene.clip_writers import counter_clip, read_counter, write_video
@@ -42,15 +39,14 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def output(tmp_path_factory: pytest.TempPathFactory, scene: Path) -> Output:
     """A run of these videos; its maps are of the ray-traced capture."""
     folder = tmp_path_factory.mktemp("out")
-    export(folder, made_capture(TIMES, 56, SIZES, names=NAMES))
-    run = open_output(folder).run
-    sources = map(source_record, open_scene(scene).views)
-    views = [view.model_copy(update={"source": source}) for view, source in zip(run.views, sources, strict=True)]
-    write_model(OutputLayout(folder, NAMES).run, run.model_copy(update={"views": views}))
+    export(folder, made_capture(TIMES, 56, SIZES, names=NAMES), scene=open_scene(scene))
     return open_output(folder)
 
 
 def test_world_points_project_onto_their_own_pixels(output: Output):
+    zooming = output.cameras.intrinsics.clone()
+    zooming[..., :2, :2] *= torch.linspace(1, 2, TIMES)[:, None, None, None]
+    output = replace(output, cameras=replace(output.cameras, intrinsics=zooming))
     for view, name in enumerate(NAMES):
         for instant in (0, TIMES - 1):
             points, mask = output.world_points(instant, name)
@@ -65,17 +61,6 @@ def test_world_points_project_onto_their_own_pixels(output: Output):
             rows, columns = np.nonzero(mask)
             assert np.abs(pixels.numpy() - np.stack([columns, rows], axis=1) - 0.5).max() < 1e-3
             assert np.abs(z.numpy() - depth[mask]).max() < 1e-5
-
-
-def test_points_of_the_cloud_are_among_the_world_points(output: Output):
-    cloud = output.points(3)
-    for view, name in enumerate(NAMES):
-        points, mask = output.world_points(3, name)
-        ours = cloud[cloud.view == view].xyz.astype(np.float64)
-        pose, matrix = output.cameras.world_to_camera[3, view], output.intrinsics_at_maps(name)[3]
-        columns, rows = project(transform_points(pose, torch.from_numpy(ours)), matrix)[0].floor().long().T.numpy()
-        assert mask[rows, columns].all()
-        assert np.abs(points[rows, columns] - ours).max() < 2 / output.run.depth_scale
 
 
 def test_images_are_those_of_the_videos(output: Output, scene: Path, tmp_path: Path):
@@ -161,14 +146,9 @@ def test_arrays_can_be_saved_and_loaded(output: Output, tmp_path: Path):
     ],
 )
 def test_a_choice_that_does_not_fit_is_refused(output: Output, chosen: dict[str, list], words: str):
-    with pytest.raises(UsageError, match=words):
+    with pytest.raises(UsageError, match=words) as raised:
         output.arrays(**chosen)
-
-
-def test_the_refusal_of_two_sizes_names_the_views_of_one(output: Output):
-    with pytest.raises(UsageError) as raised:
-        output.arrays()
-    assert raised.value.hint == "give views of one size, such as views=['cam 1', 'cam 2']"
+    assert chosen or raised.value.hint == "give views of one size, such as views=['cam 1', 'cam 2']"
 
 
 def test_a_run_without_motion_has_arrays_and_items_without_it(tmp_path: Path):

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -15,23 +14,15 @@ from scipy.spatial import cKDTree
 
 from page4d.errors import InputError, ShapeError, UsageError
 from page4d.formats.ply import PointCloud, read_ply
-from page4d.io.json_records import read_model, write_model
 from page4d.options import PointOptions
 from page4d.output.instant import InstantOptions, instant_writers, write_instant, write_static
 from page4d.output.layout import OutputLayout
 from page4d.output.points import footprint_subset, merged_cloud, pixel_footprints, static_cloud
-from page4d.output.reader import Output, open_output
-from page4d.output.record import LayersRecord, RunRecord
-from page4d.records import Predictions
-from tests.output.output_scene import export, made_capture
+from page4d.output.reader import open_output
+from tests.output.output_scene import background_of, export, made_capture
 
 OPTIONS = InstantOptions(depth_scale=1000.0, writers=instant_writers(layers=True))
 ALL = PointOptions(edge_angle_deg=90)
-
-
-def background_of(instant: Predictions) -> Predictions:
-    """Return an instant with holes where something moves, and without motion masks."""
-    return replace(instant, valid=instant.valid & (instant.dynamic < 0.5), dynamic=None)
 
 
 def rows(cloud: PointCloud) -> set[bytes]:
@@ -108,16 +99,20 @@ def test_the_static_layer_passes_the_filters_of_a_cloud() -> None:
     assert with_normals is not None
 
 
-def test_the_moving_layer_is_the_moving_part_of_the_merged_cloud(tmp_path: Path) -> None:
-    capture = made_capture(2, 112)
-    layout = OutputLayout(tmp_path, capture.view_names)
-    written = [write_instant(layout, index, capture.at_times(index, index + 1), OPTIONS) for index in range(2)]
-    assert written[0].num_points == read_ply(layout.points(0)).num_points  # moving points do not count twice
-    for index in range(2):
-        merged, moving = read_ply(layout.points(index)), read_ply(layout.moving_points(index))
-        assert rows(moving) == rows(merged[merged.dynamic != 0])
-        assert 0 < moving.num_points < merged.num_points
-        assert layout.moving_points(index) in [file.path for file in written[index].files]
+def test_layers_are_read_back_and_the_moving_one_is_the_moving_part_of_the_merged_cloud(tmp_path: Path) -> None:
+    written = export(tmp_path, made_capture(2, 112), layers=True)
+    output = open_output(tmp_path)
+    assert output.has_layers
+    assert output.static_points().num_points == output.run.layers.static_points > 0
+    merged = [output.points(index) for index in range(2)]
+    assert written.num_points == sum(cloud.num_points for cloud in merged)  # moving points do not count twice
+    for index, cloud in enumerate(merged):
+        moving = output.moving_points(index)
+        assert rows(moving) == rows(cloud[cloud.dynamic != 0])
+        assert 0 < moving.num_points < cloud.num_points
+        assert output.layout.moving_points(index) in [file.path for file in written.files]
+    with pytest.raises(UsageError, match="no instant 2"):
+        output.moving_points(2)
 
 
 def test_both_layers_together_are_the_merged_points_up_to_thinning(tmp_path: Path) -> None:
@@ -136,16 +131,6 @@ def test_both_layers_together_are_the_merged_points_up_to_thinning(tmp_path: Pat
     assert distance.max() <= np.sqrt(6) * footprint
 
 
-def test_an_independent_reader_opens_both_layers(tmp_path: Path, open3d: ModuleType) -> None:
-    instant = made_capture(1, 112)
-    layout = OutputLayout(tmp_path, instant.view_names)
-    write_static(layout, background_of(instant), OPTIONS)
-    write_instant(layout, 0, instant, OPTIONS)
-    for path in (layout.static_points, layout.moving_points(0)):
-        found = open3d.t.io.read_point_cloud(str(path))
-        assert np.array_equal(found.point.positions.numpy(), read_ply(path).xyz)
-
-
 def test_layers_without_a_point_are_valid_files(tmp_path: Path) -> None:
     instant = made_capture(1, 112)
     layout = OutputLayout(tmp_path, instant.view_names)
@@ -155,30 +140,10 @@ def test_layers_without_a_point_are_valid_files(tmp_path: Path) -> None:
     assert read_ply(layout.static_points).num_points == read_ply(layout.moving_points(0)).num_points == 0
 
 
-def written_run(folder: Path, *, layers: bool) -> Output:
-    """Write a run of two instants, with its layers or without."""
-    capture = made_capture(2, 112)
-    export(folder, capture, **({"writers": instant_writers(layers=True)} if layers else {}))
-    if layers:
-        layout = OutputLayout(folder, capture.view_names)
-        files = write_static(layout, background_of(capture.at_times(0, 1)), OPTIONS)
-        record = LayersRecord(static_points=files.num_points)
-        write_model(layout.run, read_model(layout.run, RunRecord).model_copy(update={"layers": record}))
-    return open_output(folder)
-
-
-def test_layers_are_read_back(tmp_path: Path) -> None:
-    output = written_run(tmp_path, layers=True)
-    assert output.has_layers
-    assert output.static_points().num_points == output.run.layers.static_points > 0
-    for index in range(2):
-        assert rows(output.moving_points(index)) == rows(read_ply(output.layout.moving_points(index)))
-    with pytest.raises(UsageError, match="no instant 2"):
-        output.moving_points(2)
-
-
 def test_moving_points_of_a_run_without_layers_are_those_of_its_merged_clouds(tmp_path: Path) -> None:
-    plain, layered = (written_run(tmp_path / str(layers), layers=layers) for layers in (False, True))
+    for layers in (False, True):
+        export(tmp_path / str(layers), made_capture(2, 112), layers=layers)
+    plain, layered = (open_output(tmp_path / str(layers)) for layers in (False, True))
     assert not plain.has_layers
     assert rows(plain.moving_points(1)) == rows(layered.moving_points(1))
     with pytest.raises(UsageError, match="no static points of all instants") as caught:
@@ -187,7 +152,8 @@ def test_moving_points_of_a_run_without_layers_are_those_of_its_merged_clouds(tm
 
 
 def test_a_missing_layer_is_an_error(tmp_path: Path) -> None:
-    output = written_run(tmp_path, layers=True)
+    export(tmp_path, made_capture(2, 112), layers=True)
+    output = open_output(tmp_path)
     output.layout.static_points.unlink()
     output.layout.moving_points(0).unlink()
     for read in (output.static_points, lambda: output.moving_points(0)):

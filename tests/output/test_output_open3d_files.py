@@ -20,7 +20,7 @@ from page4d.formats.open3d import (
     write_mesh,
     write_trajectory,
 )
-from page4d.formats.ply import PointCloud, encode_ply, read_ply, read_ply_header
+from page4d.formats.ply import encode_ply, read_ply, read_ply_header
 from tests.output.clouds import made_cloud, same
 from tests.output.output_scene import export, made_capture
 
@@ -44,40 +44,22 @@ def triangle() -> Mesh:
 
 
 @pytest.mark.parametrize("normals", [False, True])
-@pytest.mark.usefixtures("open3d")
-def test_a_cloud_is_written_by_open3d_with_the_same_vertices(tmp_path, normals: bool):
-    cloud = made_cloud(500, normals=normals)
+@pytest.mark.parametrize("velocity", [False, True])
+def test_a_cloud_is_written_and_read_by_open3d(tmp_path, open3d: ModuleType, normals: bool, velocity: bool):
+    cloud = made_cloud(500, normals=normals, velocity=velocity)
     written = write_cloud(tmp_path / "new" / "x.ply", cloud, ["unit metre"])
     header = read_ply_header(written.path)
     assert header.comments == ("Created by Open3D",)
-    assert header.properties == cloud.properties
-    assert written.path.read_bytes()[header.num_bytes :] == encode_ply(cloud.columns)[-cloud.num_bytes :]
+    assert sorted(header.properties) == sorted(cloud.properties)
+    assert velocity or written.path.read_bytes()[header.num_bytes :] == encode_ply(cloud.columns)[-cloud.num_bytes :]
     assert same(read_ply(written.path), cloud)
     assert written.num_bytes == written.path.stat().st_size
     assert [path.name for path in written.path.parent.iterdir()] == ["x.ply"]
-
-
-@pytest.mark.parametrize("normals", [False, True])
-def test_velocities_are_written_and_read_by_open3d(tmp_path, open3d: ModuleType, normals: bool):
-    cloud = made_cloud(500, normals=normals, velocity=True)
-    written = write_cloud(tmp_path / "x.ply", cloud, ["unit metre"])
-    header = read_ply_header(written.path)
-    assert header.comments == ("Created by Open3D",)
-    assert sorted(header.properties) == sorted(cloud.properties)
-    assert same(read_ply(written.path), cloud)
     read, converted = open3d.t.io.read_point_cloud(str(written.path)), open3d_cloud(cloud)
     assert set(read.point) == set(converted.point)
     for name in converted.point:
         assert np.array_equal(read.point[name].numpy(), converted.point[name].numpy())
-    assert np.array_equal(read.point["vz"].numpy()[:, 0], cloud.velocity[:, 2])
-
-
-def test_plyfile_reads_velocities(tmp_path):
-    plyfile = pytest.importorskip("plyfile")
-    cloud = made_cloud(50, velocity=True)
-    vertices = plyfile.PlyData.read(write_cloud(tmp_path / "x.ply", cloud).path)["vertex"]
-    assert np.array_equal(np.stack([vertices[name] for name in ("vx", "vy", "vz")], axis=1), cloud.velocity)
-    assert np.array_equal(vertices["vsigma"], cloud.velocity_sigma)
+    assert not velocity or np.array_equal(read.point["vz"].numpy()[:, 0], cloud.velocity[:, 2])
 
 
 @pytest.mark.usefixtures("without_open3d")
@@ -179,7 +161,6 @@ def test_the_limit_of_the_process_counts_as_room(tmp_path, file_size_limit):
 
 def test_normals_are_read_only_where_all_three_are_there(tmp_path):
     cloud = made_cloud(7, normals=True)
-    assert isinstance(cloud, PointCloud)
     (tmp_path / "x.ply").write_bytes(encode_ply(cloud.columns).replace(b"property float nz", b"property float nw"))
     assert read_ply(tmp_path / "x.ply").normals is None
 

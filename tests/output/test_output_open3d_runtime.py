@@ -7,12 +7,10 @@ from collections.abc import Iterator
 from types import ModuleType
 from unittest.mock import Mock
 
-import numpy as np
 import pytest
 
 from page4d.errors import CapabilityError
 from page4d.formats.open3d import open3d_cloud
-from page4d.formats.ply import PointCloud
 from page4d.installation import (
     SYSTEM_PACKAGES,
     Deferred,
@@ -22,6 +20,7 @@ from page4d.installation import (
     preload_open3d,
     require_open3d,
 )
+from tests.output.clouds import made_cloud
 
 
 @pytest.fixture(autouse=True)
@@ -54,16 +53,8 @@ def test_every_failure_of_open3d_has_its_own_message_and_hint(
         require_open3d()
     assert caught.value.hint == hint
     assert caught.value.exit_code == 6
-    empty = np.zeros(0, dtype=np.uint8)
-    cloud = PointCloud(
-        xyz=np.zeros((0, 3), dtype=np.float32),
-        rgb=np.zeros((0, 3), dtype=np.uint8),
-        confidence=np.zeros(0, dtype=np.float32),
-        view=empty,
-        dynamic=empty,
-    )
     with pytest.raises(CapabilityError):
-        open3d_cloud(cloud)
+        open3d_cloud(made_cloud(0))
 
 
 def test_an_import_in_another_thread_does_not_stop_that_of_open3d(monkeypatch):

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from page4d.choices import UpAxis
-from page4d.formats.ply import PointCloud
 from page4d.options import PointOptions
 from page4d.output.preview import cloud as orbit
 from page4d.output.preview.cloud import FPS, SIZE, draw, orbit_video, shown_instants
@@ -21,7 +20,6 @@ from page4d.plotting.canvas import BACKGROUND
 from tests.output.clouds import made_cloud
 from tests.output.output_scene import export, made_capture
 
-SCALARS = ("confidence", "view", "dynamic")
 NUM_FRAMES = 75
 """Frames of the video; those of the tests are fewer."""
 
@@ -101,15 +99,20 @@ def test_a_camera_without_points_below_or_ahead_has_a_preview(output: Output, ax
         assert view.axes[1, 1] > 0.8
 
 
-def test_the_cloud_is_in_the_middle_of_the_picture_wherever_its_points_are_dense(output: Output) -> None:
+def viewpoints(output: Output, near: np.ndarray, others: np.ndarray) -> tuple[list[orbit.Viewpoint], np.ndarray]:
+    """Return the viewpoints of a cloud of points in the first camera, of which the near ones move, and its points."""
     pose = output.cameras.world_to_camera[0].numpy()[0]
+    xyz = ((np.concatenate([near, others]) - pose[:3, 3]) @ pose[:3, :3]).astype(np.float32)
+    dynamic = (np.arange(len(xyz)) < len(near)).astype(np.uint8)
+    cloud = replace(made_cloud(len(xyz)), xyz=xyz, dynamic=dynamic)
+    seen = SimpleNamespace(points=lambda _: cloud, cameras=output.cameras, run=output.run)
+    return orbit._viewpoints(seen, [0] * NUM_FRAMES), xyz
+
+
+def test_the_cloud_is_in_the_middle_of_the_picture_wherever_its_points_are_dense(output: Output) -> None:
     rng = np.random.default_rng(0)
     person = rng.uniform([0.7, 0.2, 2.0], [1.0, 0.8, 2.2], (400, 3))
-    room = rng.uniform([-2.0, -1.0, 2.0], [1.2, 1.0, 3.5], (600, 3))
-    xyz = ((np.concatenate([person, room]) - pose[:3, 3]) @ pose[:3, :3]).astype(np.float32)
-    cloud = made_cloud(len(xyz))
-    seen = SimpleNamespace(points=lambda _: replace(cloud, xyz=xyz), cameras=output.cameras, run=output.run)
-    views = orbit._viewpoints(seen, [0] * NUM_FRAMES)
+    views, xyz = viewpoints(output, person, rng.uniform([-2.0, -1.0, 2.0], [1.2, 1.0, 3.5], (600, 3)))
     shown = np.stack([view.project(xyz)[:, :2] / SIZE for view in views])
     assert ((shown > 0) & (shown < 1)).all(axis=-1).mean(axis=1).min() > 0.9
     low, high = np.quantile(shown, [0.03, 0.97], axis=1)
@@ -118,27 +121,20 @@ def test_the_cloud_is_in_the_middle_of_the_picture_wherever_its_points_are_dense
 
 
 def test_few_moving_points_far_from_the_others_are_in_the_picture(output: Output) -> None:
-    pose = output.cameras.world_to_camera[0].numpy()[0]
     rng = np.random.default_rng(0)
     room = rng.uniform([-2.0, -1.0, 2.0], [0.0, 1.0, 3.5], (1000, 3))
-    person = rng.uniform([2.6, -0.8, 2.0], [2.9, 0.8, 2.3], (30, 3))
-    xyz = ((np.concatenate([person, room]) - pose[:3, 3]) @ pose[:3, :3]).astype(np.float32)
-    dynamic = (np.arange(len(xyz)) < len(person)).astype(np.uint8)
-    cloud = replace(made_cloud(len(xyz)), xyz=xyz, dynamic=dynamic)
-    seen = SimpleNamespace(points=lambda _: cloud, cameras=output.cameras, run=output.run)
-    views = orbit._viewpoints(seen, [0] * NUM_FRAMES)
-    shown = np.stack([view.project(xyz[dynamic != 0])[:, :2] / SIZE for view in views])
+    views, xyz = viewpoints(output, rng.uniform([2.6, -0.8, 2.0], [2.9, 0.8, 2.3], (30, 3)), room)
+    shown = np.stack([view.project(xyz[:30])[:, :2] / SIZE for view in views])
     assert ((shown > 0) & (shown < 1)).all(axis=-1).mean(axis=1).min() > 0.85
 
 
 def test_the_nearest_point_is_drawn_in_front(output: Output) -> None:
     view = orbit._viewpoints(output, [0])[0]
-    cloud = made_cloud(2)
     near, far = view.position + 0.5 * (view.target - view.position), view.target
     for order in ((near, far), (far, near)):
         xyz = np.stack(order).astype(np.float32)
         rgb = np.array([[255, 0, 0] if point is near else [0, 0, 255] for point in order], dtype=np.uint8)
-        picture = draw(view, PointCloud(xyz=xyz, rgb=rgb, **{name: getattr(cloud, name) for name in SCALARS}))
+        picture = draw(view, replace(made_cloud(2), xyz=xyz, rgb=rgb))
         red, _, blue = picture[SIZE[1] // 2, SIZE[0] // 2]
         assert red > 200
         assert blue < 50

@@ -26,6 +26,7 @@ from page4d.run.reconstruct import reconstruct
 from page4d.scene.batches import open_batches
 from page4d.scene.open import open_scene
 from page4d.scene.records import Scene
+from tests.scene.calibration_writers import RigCamera, write_toml
 from tests.scene.clip_writers import counter_clip, read_counter, write_images, write_sync, write_video
 
 SIZE = (48, 64)
@@ -63,6 +64,16 @@ def finished_run(folder: Path, scene: Scene, poses: Poses = Poses.INPUT) -> Outp
     )
     write_model(layout.run, run)
     return open_output(folder)
+
+
+def calibrated(folder: Path, **lenses: tuple[float, ...]) -> Path:
+    """Write cameras with these distortions, side by side."""
+    matrix = MATRIX.numpy() + np.array([[0, 0, 0.5], [0, 0, 0.5], [0, 0, 0]])
+    rig = [
+        RigCamera(name, np.eye(3), np.array([float(place), 0.0, 0.0]), matrix, lens, SIZE)
+        for place, (name, lens) in enumerate(lenses.items())
+    ]
+    return write_toml(folder, rig)
 
 
 @pytest.fixture(scope="module")
@@ -148,14 +159,7 @@ def test_lens_distortion_is_removed_as_in_the_run(poses: Poses, tmp_path):
     smooth = np.kron(rng.integers(0, 255, (6, 8, 3)), np.ones((8, 8, 1))).astype(np.uint8)
     write_images(tmp_path / "scene" / "a", {"0.png": smooth})
     write_images(tmp_path / "scene" / "b", {"0.png": smooth})
-    calibration = tmp_path / "cameras.toml"
-    calibration.write_text(
-        "".join(
-            f'[{name}]\nname = "{name}"\nsize = [64, 48]\nmatrix = {MATRIX.tolist()}\n'
-            f"distortions = {distortion}\nrotation = [0, 0, 0]\ntranslation = [{place}, 0, 0]\n"
-            for place, (name, distortion) in enumerate({"a": [0.0] * 4, "b": [-0.2, 0.05, 0.001, -0.002]}.items())
-        )
-    )
+    calibration = calibrated(tmp_path, a=(0.0,) * 4, b=(-0.2, 0.05, 0.001, -0.002))
     scene = open_scene(tmp_path / "scene", calibration=calibration)
     output = finished_run(tmp_path / "out", scene, poses)
     assert output.run.views[0].undistorted is None
@@ -260,14 +264,7 @@ def test_a_real_run_records_its_files(tmp_path):
         write_images(scene_folder / view, {f"{n}.png": counter_clip([n], SIZE)[0] for n in range(3)})
         flat = np.full(SIZE, 2000, np.uint16)
         write_images(depth / view, {f"{n}.png": flat for n in range(3)})
-    calibration = tmp_path / "cameras.toml"
-    calibration.write_text(
-        "".join(
-            f'[{name}]\nname = "{name}"\nsize = [64, 48]\nmatrix = {MATRIX.tolist()}\n'
-            f"distortions = [-0.1, 0, 0, 0]\nrotation = [0, 0, 0]\ntranslation = [{place}, 0, 0]\n"
-            for place, name in enumerate("ab")
-        )
-    )
+    calibration = calibrated(tmp_path, a=(-0.1, 0.0, 0.0, 0.0), b=(-0.1, 0.0, 0.0, 0.0))
     scene = open_scene(scene_folder, calibration=calibration, depth=depth, stride=2)
     reconstruct(
         scene, MeasuredDepth(scene), out=tmp_path / "out", settings=ReconstructSettings(long_side=56, preview=False)

@@ -1,6 +1,7 @@
 """PLY files of point clouds, compared with Open3D."""
 
 import contextlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -31,14 +32,26 @@ def test_the_bytes_follow_the_documented_layout() -> None:
 
 
 @pytest.mark.parametrize("number", [0, 1, 1000])
-def test_clouds_are_read_back_exactly(tmp_path: Path, number: int) -> None:
-    cloud = made_cloud(number)
+@pytest.mark.parametrize(
+    ("options", "names", "num_bytes"),
+    [
+        ({}, "", 21),
+        ({"normals": True}, "nx ny nz", 33),
+        ({"velocity": True}, "vx vy vz vsigma", 37),
+        ({"normals": True, "velocity": True}, "nx ny nz vx vy vz vsigma", 49),
+    ],
+)
+def test_clouds_are_read_back_exactly(
+    tmp_path: Path, number: int, options: dict[str, bool], names: str, num_bytes: int
+) -> None:
+    cloud = made_cloud(number, **options)
     path = tmp_path / "x.ply"
     path.write_bytes(encode_ply(cloud.columns, ["time 0.5 seconds"]))
     assert same(read_ply(path), cloud)
     header = read_ply_header(path)
     assert header.comments == ("time 0.5 seconds",)
-    assert header.num_bytes + 21 * number == path.stat().st_size
+    assert {*names.split()} <= {name for name, _ in header.properties}
+    assert header.num_bytes + num_bytes * number == header.num_bytes + cloud.num_bytes == path.stat().st_size
 
 
 def test_other_property_orders_and_number_types_are_read(tmp_path: Path) -> None:
@@ -103,10 +116,6 @@ def test_any_bytes_give_a_cloud_or_a_page4d_error(tmp_path_factory: pytest.TempP
 def test_a_cloud_of_the_wrong_types_is_refused() -> None:
     cloud = made_cloud(3)
     with pytest.raises(ShapeError, match="confidence is float64"):
-        PointCloud(
-            xyz=cloud.xyz,
-            rgb=cloud.rgb,
-            confidence=cloud.confidence.astype(np.float64),
-            view=cloud.view,
-            dynamic=cloud.dynamic,
-        )
+        replace(cloud, confidence=cloud.confidence.astype(np.float64))
+    with pytest.raises(ShapeError, match="velocity without"):
+        replace(made_cloud(3, velocity=True), velocity_sigma=None)

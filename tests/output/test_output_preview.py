@@ -11,7 +11,6 @@ from PIL import Image
 from page4d.conventions import Scale, round_down
 from page4d.formats.cameras_json import CaptureCameras
 from page4d.formats.maps import crop_to_content, to_bytes, to_numpy
-from page4d.formats.ply import PointCloud
 from page4d.output.cameras import capture_cameras
 from page4d.output.points import merged_cloud
 from page4d.output.preview import cloud as cloud_view
@@ -38,6 +37,7 @@ from page4d.plotting.canvas import (
     with_banner,
 )
 from page4d.records import Predictions
+from tests.output.clouds import made_cloud
 from tests.output.output_scene import export, made_capture, with_velocity
 
 UP = np.array([0.0, -1.0, 0.0])
@@ -223,15 +223,8 @@ def test_odd_rigs_and_empty_clouds_are_drawn(case: str) -> None:
     identity = torch.eye(3, dtype=torch.float64)
     down = torch.tensor([[1.0, 0, 0], [0, 0, -1], [0, 1, 0]], dtype=torch.float64)
     cameras = odd_rig(torch.stack([down, *[identity] * 12] if case == "straight down" else [identity]))
-    draw = np.random.default_rng(0)
     number = 0 if case == "no points" else 500
-    cloud = PointCloud(
-        xyz=draw.normal(size=(number, 3)).astype(np.float32),
-        rgb=np.full((number, 3), 40, dtype=np.uint8),
-        confidence=np.ones(number, dtype=np.float32),
-        view=np.zeros(number, dtype=np.uint8),
-        dynamic=np.zeros(number, dtype=np.uint8),
-    )
+    cloud = replace(made_cloud(number), rgb=np.full((number, 3), 40, dtype=np.uint8))
     picture = cloud_views(cloud, cameras, 0, UP)
     assert (float((picture.max(axis=-1) < 60)[60:500].mean()) > 0.0005) == (number > 0)
 

@@ -10,7 +10,7 @@ import torch
 
 from page4d.errors import InputError, ShapeError
 from page4d.formats.maps import STILL_LEVEL, choose_motion_step, quantize_velocity, read_velocity, write_png
-from page4d.formats.ply import PointCloud, encode_ply, join_clouds, read_ply
+from page4d.formats.ply import join_clouds
 from page4d.formats.tracks import Tracks, read_tracks, write_tracks
 from page4d.options import PointOptions
 from page4d.output.points import cloud_comments, merged_cloud, static_cloud
@@ -54,28 +54,6 @@ def test_levels_of_velocities_follow_depth_and_the_time_between_instants(
     depth_scale: float, speed: float, step: float
 ) -> None:
     assert choose_motion_step(depth_scale, speed) == pytest.approx(step, rel=1e-12)
-
-
-def test_a_cloud_with_velocities_is_read_back(tmp_path: Path) -> None:
-    cloud = PointCloud(
-        xyz=np.zeros((2, 3), np.float32),
-        rgb=np.zeros((2, 3), np.uint8),
-        confidence=np.ones(2, np.float32),
-        view=np.zeros(2, np.uint8),
-        dynamic=np.ones(2, np.uint8),
-        velocity=np.array([[1, 2, 3], [0, 0, 0]], np.float32),
-        velocity_sigma=np.array([0.1, 0.0], np.float32),
-    )
-    path = tmp_path / "cloud.ply"
-    path.write_bytes(encode_ply(cloud.columns))
-    found = read_ply(path)
-    assert cloud.num_bytes == 2 * 37
-    assert np.array_equal(found.velocity, cloud.velocity)
-    assert np.array_equal(found.velocity_sigma, cloud.velocity_sigma)
-    path.write_bytes(encode_ply(replace(cloud, velocity=None, velocity_sigma=None).columns))
-    assert read_ply(path).velocity is None
-    with pytest.raises(ShapeError, match="velocity without"):
-        replace(cloud, velocity_sigma=None)
 
 
 def test_tracks_are_read_back_and_other_files_refused(tmp_path: Path) -> None:

@@ -134,9 +134,6 @@ def test_layers_have_the_velocities_of_their_moving_points(tmp_path: Path) -> No
     assert default_steps(layered) > 0
 
 
-pytest.importorskip("viser")
-
-
 @pytest.fixture(scope="module")
 def layered(tmp_path_factory: pytest.TempPathFactory) -> Capture:
     """The capture of the viewer, with layers."""
@@ -210,8 +207,6 @@ def test_more_instants_stay_in_the_browser_than_of_merged_clouds(capture: Captur
 def test_a_page_holds_static_points_once_and_is_smaller(layered: Capture, capture: Capture):
     pytest.importorskip("msgpack")
     pytest.importorskip("zstandard")
-    from tests.viewer.test_viewer_recording import Recording
-
     contents = [viewer_content(one.output, ExportSettings(), is_page=True) for one in (layered, capture)]
     pages = [record_page(content) for content in contents]
     names = [message["name"] for _, message in Recording(pages[0]).of_type("PointCloudMessage")]

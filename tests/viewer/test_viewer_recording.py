@@ -13,13 +13,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from page4d.errors import CapabilityError, UsageError
 from page4d.options import ExportSettings
 from page4d.output.pictures import open_pictures
 from page4d.output.record import OOD_WARNING, SceneRecord
-from page4d.viewer import recording
 from page4d.viewer.content import viewer_content
-from page4d.viewer.recording import check_size, estimated_bytes, record_page
+from page4d.viewer.recording import estimated_bytes, record_page
 from page4d.viewer.scene import Thumbnails, first_viewpoint, frustum, quaternion
 
 pytest.importorskip("viser")
@@ -177,17 +175,5 @@ def test_the_name_of_a_scene_is_no_markup(capture):
     assert "<title>&lt;script&gt;\\1 &amp; Kamera \u00fc - page4d</title>" in text
 
 
-def test_the_size_is_estimated(page, content, monkeypatch):
+def test_the_size_is_estimated(page, content):
     assert estimated_bytes(content, with_pictures=False) == pytest.approx(len(page), rel=0.35)
-    monkeypatch.setattr(recording, "MAX_PAGE_BYTES", 900_000)
-    with pytest.raises(UsageError, match="the page would have about 1 MB with") as caught:
-        check_size(content, with_pictures=False)
-    assert caught.value.hint == "give a smaller max_points, or fewer instants"
-
-
-def test_viser_must_be_new_enough(content, monkeypatch):
-    import viser
-
-    monkeypatch.setattr(viser, "__version__", "1.0.30")
-    with pytest.raises(CapabilityError, match=r"needs viser 1\.1 or newer"):
-        record_page(content)
