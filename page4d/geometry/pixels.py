@@ -1,7 +1,7 @@
 """Network input sizes, and the mapping from original to network pixels."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -21,6 +21,11 @@ class Window(NamedTuple):
     left: int
     height: int
     width: int
+
+    @property
+    def box(self) -> tuple[int, int, int, int]:
+        """Left, top, width and height."""
+        return self.left, self.top, self.width, self.height
 
     @property
     def slices(self) -> tuple[slice, slice]:
@@ -120,6 +125,14 @@ class PixelTransform:
         scale_x, scale_y = self.scale
         inside = resize_intrinsics(crop_intrinsics(intrinsics, self.left, self.top), 1 / scale_x, 1 / scale_y)
         return crop_intrinsics(inside, -self.source.left, -self.source.top)
+
+    def of_part(self, part: Window | None, original_size: Size) -> "PixelTransform":
+        """Return the placement of images of another size, of which this one places a part; None is all of them."""
+        if part is None:
+            return self
+        inner = self.source
+        window = Window(part.top + inner.top, part.left + inner.left, inner.height, inner.width)
+        return replace(self, original_size=original_size, window=window)
 
     def content_mask(self, size: tuple[int, int] | None = None) -> Bool[Tensor, "H W"]:
         """Return True on pixels covered by the image; `size` extends the canvas at the bottom and right."""

@@ -457,13 +457,14 @@ class RunRecord(FileModel):
     def faulty_frames(self) -> tuple[str, ...]:
         """A sentence on each kind of frames without content."""
         faults = [(fault.view, fault.fault, fault.instants) for chunk in self.chunks for fault in chunk.faults]
-        return content_texts({}, faults, len(self.times))
+        return content_texts({}, {}, faults, len(self.times))
 
     @property
     def content(self) -> tuple[str, ...]:
         """A sentence each on dead borders and on every kind of frames without content."""
         shares = {view.name: view.content_share for view in self.views}
-        return (*content_texts(shares, (), len(self.times)), *self.faulty_frames)
+        boxes = {view.name: view.pixel_transform.window for view in self.views}
+        return (*content_texts(shares, boxes, (), len(self.times)), *self.faulty_frames)
 
     @property
     def unmapped_depths(self) -> tuple[str, ...]:
@@ -525,7 +526,7 @@ def view_record(
             canvas_size=transform.canvas_size[::-1],
             left=transform.left,
             top=transform.top,
-            window=None if window is None else (window.left, window.top, window.width, window.height),
+            window=None if window is None else window.box,
         ),
         clock=view.clock,
         undistorted=undistorted,

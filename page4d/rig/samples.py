@@ -116,6 +116,7 @@ def with_notices_on_content(scene: Scene) -> Scene:
     count = min(max(FEW_PICTURES // scene.num_views, 1), NUM_PICTURES)
     samples = sample_views(scene, count=count, max_decoded=FEW_DECODED // scene.num_views)
     shares = {sample.view: sample.content.share for sample in samples}
+    boxes = {view.name: view.window and view.window.box for view in with_content(scene, samples).views}
     faults = [
         (sample.view, fault, [instant])
         for sample in samples
@@ -123,7 +124,7 @@ def with_notices_on_content(scene: Scene) -> Scene:
         if fault is not None
     ]
     most = max((len(sample.instants) for sample in samples), default=0)
-    texts = content_texts(shares, faults, scene.num_times)
+    texts = content_texts(shares, boxes, faults, scene.num_times)
     decoded = "1 picture per view was" if most == 1 else f"{most} pictures per view were"
     scope = "" if most == scene.num_times else f"; {decoded} decoded"
     return replace(scene, notices=(*scene.notices, *(Notice(text + scope) for text in texts)))

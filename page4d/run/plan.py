@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from page4d.conventions import Scale
 from page4d.errors import Notice, UsageError
 from page4d.formats.ply import offset_text
 from page4d.geometry.alignment import baseline_ratio
-from page4d.geometry.pixels import PixelTransform, fit_each_view, shared_canvas
+from page4d.geometry.pixels import PixelTransform, Size, fit_each_view, shared_canvas
 from page4d.geometry.transforms import camera_centers
 from page4d.installation import load_open3d, require_open3d
 from page4d.motion.flow import MIN_SIDE
@@ -29,7 +29,7 @@ from page4d.run.scene_evidence import SceneEvidence, evidence_of
 from page4d.run.stages.world import World
 from page4d.scene.images import ImageFolderSource
 from page4d.scene.point_tracks import PointTracks, read_point_tracks
-from page4d.scene.records import Scene, View
+from page4d.scene.records import Scene, View, place_pictures
 from page4d.stereo.background import Background
 
 _MAP_BYTES = 4
@@ -144,7 +144,7 @@ def plan_run(scene: Scene, predictor: Predictor, evidence: SceneEvidence | None 
     evidence = (evidence or evidence_of(scene, settings)).with_cameras()
     scene = evidence.scene
     _check(scene, settings, predictor, is_pending=evidence.is_pending)
-    transforms = network_transforms(predictor, [view.source.size for view in scene.views])
+    transforms = place_pictures(scene.views, partial(network_transforms, predictor))
     world = World(
         scene,
         settings.poses,
@@ -222,28 +222,30 @@ def detail_transforms(
             return None
         found = _placed(scene, AUTO_SIDE)
         pairs = zip(found, network, strict=True)
-        gain = max(max(fine.content_size) / max(coarse.map_size) for fine, coarse in pairs)
+        gain = max(max(fine.map_size) / max(coarse.map_size) for fine, coarse in pairs)
         return found if gain >= _MIN_GAIN else None
     if is_measured:
         raise UsageError(
             "⟨depth_size⟩ with measured depth, which keeps its pixels", "pass ⟨long_side⟩ for another one"
         )
-    side, widest = None if size is DepthSize.VIDEO else size, max(max(transform.map_size) for transform in network)
+    found = _placed(scene, side := None if size is DepthSize.VIDEO else size)
+    shares = [max(fine.source.box[2:]) / max(fine.original_size) for fine in found]
+    widest = max(round(share * max(coarse.map_size)) for share, coarse in zip(shares, network, strict=True))
     if side is not None and side < widest:
         raise UsageError(
             f"⟨depth_size={side}⟩ is below the network's {widest} px",
             f"pass ⟨long_side={side}⟩, or a larger ⟨depth_size⟩",
         )
-    return _placed(scene, side)
+    return found
 
 
 def _placed(scene: Scene, long_side: int | None) -> tuple[PixelTransform, ...]:
-    """Resize every view to a long side, at most that of its video."""
-    placed: list[PixelTransform] = []
-    for view in scene.views:
-        side = max(view.source.size)
-        placed += fit_each_view([view.source.size], side if long_side is None else min(side, long_side), 1)
-    return tuple(placed)
+    """Resize every view, without its bars, to a long side, at most its own."""
+
+    def placed(sizes: list[Size]) -> list[PixelTransform]:
+        return [fit_each_view([size], min(max(size), long_side or max(size)), 1)[0] for size in sizes]
+
+    return place_pictures(scene.views, placed)
 
 
 MAX_GAP = 2.5

@@ -21,7 +21,7 @@ from page4d.choices import Poses, Preprocess
 from page4d.conventions import IMAGE_MEAN, Scale
 from page4d.errors import ON_STDERR, InputError, Observer, UsageError, listed, unknown_name
 from page4d.geometry.camera import Cameras
-from page4d.geometry.pixels import PixelTransform, fit_each_view, fit_views
+from page4d.geometry.pixels import PixelTransform, Size, fit_each_view, fit_views
 from page4d.geometry.time_axis import at_instants, join_times, to_device
 from page4d.geometry.transforms import Sim3
 from page4d.networks.conditioning import Conditioning, Memory, parts_for_one_size
@@ -405,17 +405,17 @@ def is_conditioned(predictor: Predictor) -> bool:
     return takes_cameras and predictor.settings.poses is Poses.INPUT
 
 
-def network_transforms(predictor: Predictor, sizes: Sequence[tuple[int, int]]) -> tuple[PixelTransform, ...]:
+def network_transforms(predictor: Predictor, sizes: list[Size]) -> tuple[PixelTransform, ...]:
     """Return the placement of images, whose original (height, width) are given, at the predictor's pixels.
 
     Raises:
         UsageError: if the size that the user sets, or the preprocessing, does not suit the images.
     """
-    settings, originals = predictor.settings, list(sizes)
-    long_side = settings.long_side or predictor.default_long_side or max(max(size) for size in originals)
+    settings = predictor.settings
+    long_side = settings.long_side or predictor.default_long_side or max(max(size) for size in sizes)
     if settings.preprocess is Preprocess.NATIVE and predictor.takes_mixed_sizes:
-        return fit_each_view(originals, long_side, predictor.multiple)
-    return place_views(settings.preprocess, originals, long_side, predictor.multiple)
+        return fit_each_view(sizes, long_side, predictor.multiple)
+    return place_views(settings.preprocess, sizes, long_side, predictor.multiple)
 
 
 def build_predictor(

@@ -291,10 +291,10 @@ class _OpenView:
     def _decoded_size(self) -> tuple[int, int]:
         """Return the size to which the decoder resizes frames: more than the result's where they are undistorted.
 
-        The decoder leaves frames as they are that are resampled as in a public loader.
+        The decoder leaves frames as they are of which a part is resampled, or all as in a public loader.
         """
         camera, original, (height, width) = self._view.camera, self._view.source.size, self._transform.content_size
-        if self._preprocess is not Preprocess.NATIVE:
+        if self._preprocess is not Preprocess.NATIVE or self._transform.window is not None:
             return original
         if camera is None or camera.distortion is None:
             return height, width

@@ -4,6 +4,7 @@ All is measured in small gray copies, once per frame that is decoded. Downstream
 pixels, as those that masks exclude.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,6 +17,7 @@ from jaxtyping import Bool, UInt8
 from numpy.typing import NDArray
 
 from page4d.errors import listed
+from page4d.geometry.pixels import Size, Window
 from page4d.scene.image_file import Image, in_8_bits
 
 Picture = UInt8[NDArray[np.uint8], "H W"]
@@ -106,6 +108,11 @@ class ViewContent:
         """Share of the picture that the area fills."""
         return 1.0 if self.area is None else round(float(self.area.mean()), 4)
 
+    @property
+    def has_bars(self) -> bool:
+        """Whether the area is what straight bars leave, and not an image circle."""
+        return self.area is not None and _is_straight(self.area)
+
 
 class SmallCopy(NamedTuple):
     """Small copies of a frame: averaged, without noise, and sampled, with it."""
@@ -114,14 +121,35 @@ class SmallCopy(NamedTuple):
     points: Picture
 
 
+def _is_straight(area: Area) -> bool:
+    *_, width, height = cv2.boundingRect(area.astype(np.uint8))
+    return bool(area.sum() > _MIN_STRAIGHT * width * height)
+
+
+def bounds(area: Area, size: Size) -> Window:
+    """Return the whole pixels of the rows and columns of an area, in images of (height, width)."""
+    left, top, width, height = cv2.boundingRect(area.astype(np.uint8))
+    y, x = size[0] / area.shape[0], size[1] / area.shape[1]
+    first, after = (math.ceil(top * y), math.ceil(left * x)), (int((top + height) * y), int((left + width) * x))
+    return Window(*first, max(after[0] - first[0], 1), max(after[1] - first[1], 1))
+
+
 def content_texts(
-    shares: Mapping[str, float], faults: Iterable[tuple[str, Fault, Sequence[int]]], num_times: int
+    shares: Mapping[str, float],
+    boxes: Mapping[str, tuple[int, int, int, int] | None],
+    faults: Iterable[tuple[str, Fault, Sequence[int]]],
+    num_times: int,
 ) -> tuple[str, ...]:
     """Return a sentence on dead borders, by the share of content of views, and on each kind of faults of frames.
 
-    Faults are those of some instants of a view.
+    `boxes` (left, top, width, height) are what bars leave of pictures, faults those of some instants of a view.
     """
-    bordered = [f"{name} ({1 - share:.0%})" for name, share in shares.items() if share < 1]
+    bordered = []
+    for name, share in shares.items():
+        if share < 1:
+            box = boxes[name]
+            part = "" if box is None else "; the picture is {2}x{3} px at {0}, {1}".format(*box)
+            bordered.append(f"{name} ({1 - share:.0%}{part})")
     text = "borders without a picture, such as bars, have no depth"
     found: dict[Fault, dict[str, list[int]]] = {}
     for name, fault, instants in faults:
@@ -255,8 +283,7 @@ def picture_area(pictures: Sequence[Picture]) -> Area | None:
         if area is None or not _is_even(stack.mean(axis=0), ~area):
             continue
         num_corners = 4 - int(area[[0, 0, -1, -1], [0, -1, 0, -1]].sum())
-        *_, width, height = cv2.boundingRect(area.astype(np.uint8))
-        if num_corners == 4 or (num_corners >= 2 and level <= _DARK and area.sum() > _MIN_STRAIGHT * width * height):
+        if num_corners == 4 or (num_corners >= 2 and level <= _DARK and _is_straight(area)):
             return area
     return None
 

@@ -1,6 +1,6 @@
 """Records of a scene: clocks, frame sources, views, and scenes at some of their instants."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,13 +18,15 @@ from page4d.conventions import METRIC_DEPTH_SCALE, ClockOrigin, Scale
 from page4d.errors import Notice, UsageError, counted
 from page4d.formats.build import orthonormalized
 from page4d.geometry.distortion import Distortion, LensModel
+from page4d.geometry.pixels import PixelTransform, Size, Window
 from page4d.geometry.time_axis import is_flag
 from page4d.geometry.transforms import invert_rigid, move_origin
 from page4d.io.json_records import DOUBLES
 from page4d.options import SceneOptions
 from page4d.scene.batches import open_batches
-from page4d.scene.content import ViewContent
+from page4d.scene.content import ViewContent, bounds
 from page4d.scene.image_file import Image
+from page4d.scene.images import undistortion_map
 
 Seconds = Annotated[float, Field(ge=-1e12, le=1e12)]
 """An instant; file names may number frames by their date in milliseconds."""
@@ -158,6 +160,26 @@ class View:
     mask: PairedFrames | None = None
     depth: PairedFrames | None = None
     content: ViewContent | None = None
+
+    @property
+    def window(self) -> Window | None:
+        """Part of its pictures between bars, without lens distortion; None for all of them."""
+        if self.content is None or self.content.area is None or not self.content.has_bars:
+            return None
+        area, size = self.content.area, self.source.size
+        undistortion = undistortion_map(self.camera, size, (area.shape[0], area.shape[1]))
+        return bounds(
+            area if undistortion is None else undistortion.remap(area.astype(np.uint8), nearest=True) > 0, size
+        )
+
+
+def place_pictures(
+    views: Iterable[View], place: Callable[[list[Size]], Sequence[PixelTransform]]
+) -> tuple[PixelTransform, ...]:
+    """Place the pictures of views without their bars, by the (height, width) of what is left."""
+    parts = [(view.window, view.source.size) for view in views]
+    sizes = [size if window is None else (window.height, window.width) for window, size in parts]
+    return tuple(transform.of_part(*part) for transform, part in zip(place(sizes), parts, strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -206,11 +206,11 @@ def _source(
     They are those of the previous level, or of the network.
     """
     grid = pixel_grid(*size, dtype=torch.float64, device=coarse.log_depth.device)
-    height, width = transform.original_size if previous is None else previous.log_depth.shape
+    height, width = transform.canvas_size if previous is None else previous.log_depth.shape
     positions = grid * grid.new_tensor([width / size[1], height / size[0]])
     if previous is None:
         maps = torch.stack([coarse.log_depth, coarse.confidence])
-        return maps, coarse.weight, coarse.transform.to_network(positions).float()
+        return maps, coarse.weight, coarse.transform.to_network(transform.to_original(positions)).float()
     maps = torch.stack([previous.log_depth, previous.confidence])
     return maps, previous.known.to(maps), positions.float()
 

@@ -8,6 +8,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+import torch
 
 from page4d.choices import Subject
 from page4d.errors import InterruptedRunError
@@ -22,7 +23,7 @@ from page4d.run.reconstruct import reconstruct
 from page4d.scene.image_file import Image
 from page4d.scene.records import Scene
 from tests.run.test_reconstruct import StopAt
-from tests.run.truth import TruthPredictor
+from tests.run.truth import TruthPredictor, exact_predictions
 
 CAPTURE = SyntheticCapture(
     seed=96, num_views=3, num_times=5, image_size=(72, 96), fps=12, subject=Subject.PEOPLE, spacing_deg=20
@@ -52,9 +53,23 @@ def barred(render: Callable[[int], Image], index: int) -> Image:
     return frame
 
 
-def test_bars_have_neither_depth_nor_points(tmp_path):
+def test_bars_have_neither_depth_nor_points_and_do_not_reach_the_network(tmp_path):
     record = run(changed(barred, CAPTURE.view_names), tmp_path / "out")
-    output = open_output(tmp_path / "out")
+    output, plain = open_output(tmp_path / "out"), exact_predictions(CAPTURE)
+    assert all(view.map_size == (96, 72) for view in record.views)
+    boxes = {view.pixel_transform.window for view in record.views}
+    (box,) = boxes
+    assert box is not None
+    left, top, width, height = box
+    assert (left, width) == (0, 96)
+    assert 12 <= top <= 14
+    assert 58 <= top + height <= 60
+    assert f"; the picture is 96x{height} px at 0, {top})" in record.warnings[0]
+    for view, name in enumerate(output.view_names):
+        inside = slice(top, top + height)
+        found, true = output.depth(2, name)[inside], plain.depth[0, 2, view, inside].numpy()
+        np.testing.assert_allclose(found / output.depth(2, name)[inside].max(), true / true.max(), atol=0.01)
+    torch.testing.assert_close(output.cameras.intrinsics, plain.cameras.intrinsics[0], rtol=0, atol=1e-6)
     for name in output.view_names:
         depth = output.depth(2, name)
         assert not depth[:12].any()

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from threading import Barrier
 from typing import Any
@@ -26,9 +26,11 @@ from page4d.rig.records import FocalSource, Lens, RigRegistration, placed_record
 from page4d.run.plan import plan_run
 from page4d.run.predictor import CPU, MeasuredDepth, NetworkPredictor, PredictedChunk
 from page4d.run.reconstruct import reconstruct
-from page4d.run.scene_evidence import SceneEvidence
+from page4d.run.scene_evidence import SceneEvidence, evidence_of
 from page4d.run.stages import detail
 from page4d.scene.batches import FrameBatch
+from page4d.scene.content import ViewContent
+from page4d.scene.image_file import Image
 from page4d.scene.records import Scene
 from page4d.stereo.detail import fine_instant
 from tests.run.test_network_predictor import TINY
@@ -130,6 +132,22 @@ def test_depth_is_closer_to_the_truth_than_at_network_pixels(finished: Output, t
     assert errors[1] < 0.7 * errors[0]
 
 
+def test_depth_between_bars_is_as_close_to_the_truth(finished: Output, tmp_path: Path):
+    def barred(render: Callable[[int], Image], index: int) -> Image:
+        return np.pad(render(index)[8:-8], ((8, 8), (0, 0), (0, 0)))
+
+    scene = CAPTURE.scene()
+    sources = [replace(view.source, render=partial(barred, view.source.render)) for view in scene.views]
+    views = tuple(replace(view, source=source) for view, source in zip(scene.views, sources, strict=True))
+    reconstruct(replace(scene, views=views), predictor(), out=tmp_path / "out", settings=SETTINGS)
+    output = open_output(tmp_path / "out")
+    assert output.depth(0, "cam01").shape == (60, 80)
+    assert not output.depth(0, "cam01")[[*range(8), *range(52, 60)]].any()
+    assert (output.depth(0, "cam01")[10:50] > 0).mean() > 0.9
+    errors = [relative_error(one, time, view) for one in (finished, output) for time in (0, 4) for view in range(3)]
+    assert np.mean(errors[6:]) < 1.3 * np.mean(errors[:6])
+
+
 def test_points_have_the_colors_of_the_videos(finished: Output):
     cloud, cameras = finished.points(2), finished.cameras
     pose, matrix = cameras.world_to_camera[2, 0], cameras.intrinsics[2, 0]
@@ -203,6 +221,21 @@ def test_a_resumed_run_has_the_same_bytes(
         assert names
         for name in names:
             assert (folder / name).read_bytes() == (again.layout.folder / kind / name).read_bytes(), name
+
+
+@pytest.mark.parametrize(("size", "sides"), [(None, (42, 56)), (60, (60, 81)), (42, (42, 56)), (41, None)])
+def test_a_size_is_that_of_the_picture_between_bars(size: int | None, sides: tuple[int, int] | None):
+    area = np.zeros((60, 80), bool)
+    area[:, 16:64] = True  # 76 of 128 px
+    views = tuple(replace(view, content=ViewContent(area=area)) for view in LARGE.scene().views)
+    evidence = evidence_of(replace(LARGE.scene(), views=views), AUTO)
+    settings = replace(AUTO, long_side=42, depth_size=size or DepthSize.NETWORK)
+    if sides is None:
+        with pytest.raises(UsageError, match="depth_size=41 is below the network's 42 px"):
+            plan_run(evidence.scene, predictor(settings), evidence)
+        return
+    plan = plan_run(evidence.scene, predictor(settings), evidence)
+    assert {transform.map_size for transform in plan.map_transforms} == {sides}
 
 
 def planned(scene: Scene, settings: ReconstructSettings) -> tuple[int, int] | None:

@@ -8,6 +8,7 @@ from typing import Self
 import torch
 
 from page4d.conventions import Scale
+from page4d.geometry.camera import Cameras
 from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.geometry.transforms import Sim3
 from page4d.lab.synthetic.capture import SyntheticCapture
@@ -74,8 +75,26 @@ class TruthPredictor:
         stop = start + len(batch.times)
         truth = exact_predictions(self.capture).at_times(start, stop)
         self.calls.append((start, stop))
+        names, parts = self.capture.view_names, [one.source.slices for one in batch.pixel_transforms]
+        places = [(names.index(name), *part) for name, part in zip(batch.view_names, parts, strict=True)]
+
+        def shown(maps: torch.Tensor) -> torch.Tensor:
+            return torch.stack([maps[:, :, view, ..., rows, columns] for view, rows, columns in places], dim=2)
+
+        views = [view for view, *_ in places]
+        matrices = truth.cameras.intrinsics[:, :, views].unbind(2)
+        placed = [one.intrinsics_to_network(own) for one, own in zip(batch.pixel_transforms, matrices, strict=True)]
         predicted = replace(
             truth,
+            view_names=batch.view_names,
+            cameras=Cameras(
+                world_to_camera=truth.cameras.world_to_camera[:, :, views],
+                intrinsics=torch.stack(placed, dim=2),
+                image_size=(batch.images.shape[-2], batch.images.shape[-1]),
+            ),
+            depth=shown(truth.depth),
+            depth_confidence=shown(truth.depth_confidence),
+            dynamic=None if truth.dynamic is None else shown(truth.dynamic),
             images=batch.images,
             valid=batch.valid,
             faults=batch.faults,

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from page4d.choices import MaskMeaning
 from page4d.geometry.distortion import Distortion, LensModel
 from page4d.geometry.pixels import PixelTransform, fit_views
-from page4d.scene.batches import PADDING_RGB, FrameBatch, open_batches
+from page4d.scene.batches import PADDING_RGB, FrameBatch, open_batches, open_placed_batches
+from page4d.scene.content import ViewContent
 from page4d.scene.images import ImageFolderReader, undistortion_map
 from page4d.scene.open import open_scene
-from page4d.scene.records import Scene, View, ViewCamera
+from page4d.scene.records import Scene, View, ViewCamera, place_pictures
 from page4d.scene.timeline import Timeline
 from tests.scene.clip_writers import set_rotation, write_images, write_video
 
@@ -217,6 +218,38 @@ def test_undistortion_at_a_smaller_size_is_that_of_the_original_frame(tmp_path: 
     camera = replace(scene.views[0].camera, world_to_camera=torch.eye(4).double())
     assert undistortion_map(camera, size) is whole
     assert undistortion_map(camera, small) is not whole
+
+
+@pytest.mark.parametrize("distortion", [None, BROWN, WIDE], ids=["pinhole", "brown-conrady", "fisheye"])
+@pytest.mark.parametrize("kind", ["images", "video"])
+def test_the_picture_between_bars_fills_the_canvas(distortion: Distortion | None, kind: str, tmp_path: Path):
+    dead = np.ones((HEIGHT, WIDTH), bool)
+    dead[:, 96:232] = False
+    spot = np.array([150.3, 101.6])
+    picture = blob((HEIGHT, WIDTH), spot) if distortion is None else through_lens([spot], distortion)
+    picture[dead] = 0
+    if kind == "images":
+        write_images(tmp_path / "a", {"0.png": picture})
+    else:
+        write_video(tmp_path / "a.mp4", [picture])
+    scene = open_scene(tmp_path)
+    scene = scene if distortion is None else with_camera(scene, distortion)
+    (view,) = scene.views
+    view = replace(view, content=ViewContent(area=cv2.resize((~dead).astype(np.uint8), (160, 120)) > 0))
+    transforms = place_pictures([view], lambda sizes: fit_views(sizes, 120, 1))
+    with open_placed_batches(replace(scene, views=(view,)), transforms) as reader:
+        batch = reader.read(0, 1)
+    shown = batch.images[0, 0, 0, 1].numpy()
+    assert max(shown.shape) == 120
+    assert batch.valid.float().mean() > (0.98 if distortion is None else 0.85)
+    assert batch.images[0, 0, 0][:, batch.valid[0, 0, 0]].min() > 0.1
+    expected = transforms[0].to_network(torch.from_numpy(spot)).numpy()
+    np.testing.assert_allclose(centroid(np.where(batch.valid[0, 0, 0], shown, 40 / 255)), expected, atol=0.1)
+    box, straight = view.window, replace(view, camera=None).window
+    assert straight is not None
+    assert straight.box == (96, 0, 136, HEIGHT)
+    assert box is not None
+    assert (box.box == straight.box) is (distortion is None)
 
 
 @pytest.mark.parametrize("distortion", [BROWN, WIDE], ids=["brown-conrady", "fisheye"])

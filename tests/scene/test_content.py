@@ -66,6 +66,7 @@ def test_a_border_is_found_whatever_its_shape_level_and_noise(name: str, logo: b
     area = picture_area(pictures)
     assert (area & dead).sum() < 0.03 * area.sum()
     assert (area & ~dead).sum() > 0.9 * (~dead).sum()
+    assert ViewContent(area=area).has_bars is name.startswith(("letterbox", "pillarbox", "one bar", "white", "gray"))
 
 
 def skyline(level: float, share: float = 0.3) -> np.ndarray:
