@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from page4d.choices import Subject
-from page4d.errors import InterruptedRunError
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.options import ReconstructSettings
 from page4d.output.reader import open_output
@@ -22,7 +21,7 @@ from page4d.rig.samples import with_notices_on_content
 from page4d.run.reconstruct import reconstruct
 from page4d.scene.image_file import Image
 from page4d.scene.records import Scene
-from tests.run.test_reconstruct import StopAt
+from tests.run.test_reconstruct import resumed
 from tests.run.truth import TruthPredictor, exact_predictions
 
 CAPTURE = SyntheticCapture(
@@ -117,9 +116,7 @@ def test_velocities_of_a_frozen_view_are_unknown(tmp_path):
 
 def test_a_resumed_run_finds_the_same_faults(tmp_path):
     scene = changed(lambda render, index: render(min(index, 2)))
-    with pytest.raises(InterruptedRunError):
-        run(scene, tmp_path / "out", observer=StopAt(4))
-    assert f"{SECOND} (instants 3 to 4)" in run(scene, tmp_path / "out", existing="resume").content[0]
+    assert f"{SECOND} (instants 3 to 4)" in resumed(run, scene, out=tmp_path / "out", instants=4).content[0]
 
 
 def test_still_and_ordinary_runs_have_no_faults(tmp_path):

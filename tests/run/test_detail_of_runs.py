@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from page4d.choices import DepthSize, ExistingOutput, Poses, Registration
-from page4d.errors import InterruptedRunError, Page4DError, UsageError
+from page4d.errors import Page4DError, UsageError
 from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.networks.conditioning import Memory
@@ -34,7 +34,7 @@ from page4d.scene.image_file import Image
 from page4d.scene.records import Scene
 from page4d.stereo.detail import fine_instant
 from tests.run.test_network_predictor import TINY
-from tests.run.test_reconstruct import StopAt, uncalibrated
+from tests.run.test_reconstruct import resumed, uncalibrated
 from tests.synthetic.scenes import maps_on
 
 CAPTURE = SyntheticCapture(seed=11, num_views=3, num_times=5, image_size=(60, 80), spacing_deg=14.0)
@@ -187,9 +187,7 @@ def test_pictures_of_wrongly_registered_cameras_are_not_compared(tmp_path: Path,
 
     monkeypatch.setattr("page4d.run.reconstruct.register_for_run", register)
     scene = uncalibrated(CAPTURE.scene())
-    with pytest.raises(InterruptedRunError):
-        reconstruct(scene, predictor(), out=tmp_path, observer=StopAt(2), register="auto")
-    record = reconstruct(scene, predictor(), out=tmp_path, existing="resume", register="auto")
+    record = resumed(reconstruct, scene, predictor(), out=tmp_path, instants=2, register="auto")
     found = {pair.views: pair.side for pair in record.fine_depth.pairs}
     assert found == {("cam01", "cam02"): 80, ("cam01", "cam03"): 0, ("cam02", "cam03"): 0}
     assert record.fine_depth.reason.startswith(
@@ -212,9 +210,7 @@ def test_a_resumed_run_has_the_same_bytes(
 
     monkeypatch.setattr(detail, "fine_instant", raised)
     with on_threads(threads):
-        with pytest.raises(InterruptedRunError):
-            run(tmp_path / "out", observer=StopAt(4), chunk=chunk, layers=True)
-        again = run(tmp_path / "out", ExistingOutput.RESUME, chunk=chunk, layers=True)
+        again = resumed(run, out=tmp_path / "out", instants=4, chunk=chunk, layers=True)
     for kind in ("depth", "confidence", "dynamic", "points"):
         folder = whole.layout.folder / kind
         names = [path.relative_to(folder) for path in sorted(folder.rglob("*.*"))]

@@ -12,7 +12,6 @@ import torch
 from scipy.spatial import cKDTree
 
 from page4d.choices import CameraMotion, ExistingOutput
-from page4d.errors import InterruptedRunError
 from page4d.formats.ply import read_ply
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.options import PointOptions, ReconstructSettings
@@ -23,7 +22,7 @@ from page4d.run.plan import plan_run
 from page4d.run.reconstruct import reconstruct
 from page4d.run.stages.clean import first_background
 from page4d_cli.app import run as command
-from tests.run.test_reconstruct import StopAt, bytes_of, uncalibrated
+from tests.run.test_reconstruct import bytes_of, resumed, uncalibrated
 from tests.run.test_settings_act import write_inputs
 from tests.run.truth import TruthPredictor, exact_predictions
 
@@ -101,9 +100,7 @@ def test_merged_clouds_and_maps_do_not_depend_on_layers(finished: Path, tmp_path
 
 @pytest.mark.parametrize("instants", [0, 2, 4])
 def test_a_resumed_run_writes_the_same_layers(finished: Path, instants: int, tmp_path: Path) -> None:
-    with pytest.raises(InterruptedRunError):
-        run(tmp_path / "out", observer=StopAt(instants))
-    assert run(tmp_path / "out", ExistingOutput.RESUME).layers == open_output(finished).run.layers
+    assert resumed(run, out=tmp_path / "out", instants=instants).layers == open_output(finished).run.layers
     assert bytes_of(tmp_path / "out") == bytes_of(finished)
 
 
@@ -128,9 +125,7 @@ def test_static_points_are_written_once(finished: Path, monkeypatch: pytest.Monk
         return write(path, *rest, **options)
 
     monkeypatch.setattr(instant, "write_cloud", noted)
-    with pytest.raises(InterruptedRunError):
-        run(tmp_path / "out", observer=StopAt(4))
-    run(tmp_path / "out", ExistingOutput.RESUME)
+    resumed(run, out=tmp_path / "out", instants=4)
     assert written.count("static.ply") == 1
     assert bytes_of(tmp_path / "out") == bytes_of(finished)
 
@@ -162,9 +157,7 @@ def test_a_run_that_cannot_have_layers_says_why(changes: dict[str, object], reas
 @pytest.mark.usefixtures("open3d")
 def test_with_layers_the_static_surface_is_written_once_and_the_moving_one_at_every_instant(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with pytest.raises(InterruptedRunError):
-        run(out, observer=StopAt(2), mesh=True)
-    run(out, ExistingOutput.RESUME, mesh=True)
+    resumed(run, out=out, instants=2, mesh=True)
     assert sorted(str(path.relative_to(out / "mesh")) for path in (out / "mesh").rglob("*.ply")) == [
         *(f"moving/frame_{index:06d}.ply" for index in range(5)),
         "static.ply",

@@ -11,7 +11,7 @@ import torch
 
 from page4d.choices import ExistingOutput, SceneFamily, Subject
 from page4d.conventions import Scale
-from page4d.errors import InterruptedRunError, UsageError
+from page4d.errors import UsageError
 from page4d.geometry.camera import project, world_points
 from page4d.geometry.transforms import invert_rigid, transform_points
 from page4d.lab.synthetic.capture import SyntheticCapture
@@ -23,7 +23,7 @@ from page4d.run.reconstruct import reconstruct
 from page4d.run.stage import Instant
 from page4d.run.stages.motion import guides_at, motion_notices, motion_record
 from page4d.run.stages.write import FileOptions
-from tests.run.test_reconstruct import StopAt, bytes_of
+from tests.run.test_reconstruct import bytes_of, resumed
 from tests.run.truth import TruthPredictor, exact_predictions
 from tests.synthetic.scenes import flow_between
 
@@ -130,9 +130,7 @@ def test_tracks_are_in_the_world_and_agree_with_the_clouds(finished: Path):
 
 
 def test_a_resumed_run_writes_the_same_bytes(finished: Path, tmp_path: Path):
-    with pytest.raises(InterruptedRunError):
-        run(tmp_path / "out", observer=StopAt(4))
-    assert run(tmp_path / "out", ExistingOutput.RESUME).motion == open_output(finished).run.motion
+    assert resumed(run, out=tmp_path / "out", instants=4).motion == open_output(finished).run.motion
     assert bytes_of(tmp_path / "out") == bytes_of(finished)
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from page4d.choices import CameraMotion, ExistingOutput, Poses
+from page4d.choices import CameraMotion, Poses
 from page4d.conventions import Scale, ScaleSource
-from page4d.errors import InterruptedRunError, UsageError
+from page4d.errors import UsageError
 from page4d.geometry.transforms import Sim3
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.networks.network import build_network
@@ -25,7 +25,7 @@ from page4d.run.predictor import CPU, NetworkPredictor
 from page4d.run.reconstruct import reconstruct
 from page4d.scene.batches import open_placed_batches
 from page4d.scene.records import Scene
-from tests.run.test_reconstruct import CAPTURE, SETTINGS, StopAt, bytes_of, uncalibrated
+from tests.run.test_reconstruct import CAPTURE, SETTINGS, bytes_of, resumed, uncalibrated
 from tests.run.truth import TruthPredictor
 
 TINY = PRESETS["mv-tiny"]
@@ -62,12 +62,8 @@ def test_later_chunks_are_scaled_to_the_metres_of_the_first_one(tmp_path: Path, 
     assert "by up to a factor of 1.1" in warning
     if motion is CameraMotion.MOVING:
         return
-    with pytest.raises(InterruptedRunError):
-        reconstruct(scene, metric_predictor(), out=tmp_path / "two", settings=settings, observer=StopAt(5))
-    resumed = reconstruct(
-        scene, metric_predictor(), out=tmp_path / "two", settings=settings, existing=ExistingOutput.RESUME
-    )
-    assert resumed.scale_source is ScaleSource.NETWORK
+    again = resumed(reconstruct, scene, metric_predictor(), out=tmp_path / "two", instants=5, settings=settings)
+    assert again.scale_source is ScaleSource.NETWORK
     assert bytes_of(tmp_path / "two") == bytes_of(tmp_path / "out")
 
 

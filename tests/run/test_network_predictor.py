@@ -41,6 +41,7 @@ from page4d.stereo.descriptors import DESCRIPTOR_MODEL, dense_descriptors
 from page4d.stereo.refine import refinement_of
 from page4d.stereo.state import StaticDepth
 from page4d.weights.store import save_network
+from tests.run.test_reconstruct import StopAt, bytes_of, resumed
 from tests.run.truth import TruthPredictor, exact_predictions, random_similarity
 
 pytestmark = pytest.mark.usefixtures("constant_forecast", "few_steps")
@@ -72,18 +73,6 @@ class WithoutMemory(NetworkPredictor):
         return super().predict(batch, None)
 
 
-@dataclass(frozen=True, kw_only=True)
-class StopsAt(NetworkPredictor):
-    """Fails at the chunk that begins at a given time."""
-
-    time: float = 0.0
-
-    def predict(self, batch: FrameBatch, memory: Memory | None = None) -> PredictedChunk:
-        if batch.times[0] >= self.time - 1e-6:
-            raise UsageError("stopped", "by the test")
-        return super().predict(batch, memory)
-
-
 def files(out: Path) -> dict[str, bytes]:
     """Return the content of all files except JSON records, which contain run times."""
     kept = [path for path in out.rglob("*") if path.is_file() and path.suffix != ".json"]
@@ -107,11 +96,8 @@ def test_memory_is_passed_to_the_next_chunk_and_to_a_resumed_run(network_with_me
     first, last = clouds[0], clouds[-1]
     assert whole[first] == without_memory[first]
     assert whole[last] != without_memory[last]
-    out = tmp_path / "stopped"
-    with pytest.raises(UsageError, match="stopped"):
-        reconstruct(scene, StopsAt(**options, time=float(CAPTURE.times[4])), out=out, settings=SETTINGS)
-    reconstruct(scene, NetworkPredictor(**options), out=out, settings=SETTINGS, existing=ExistingOutput.RESUME)
-    assert files(out) == whole
+    resumed(reconstruct, scene, NetworkPredictor(**options), out=tmp_path / "cut", instants=4, settings=SETTINGS)
+    assert files(tmp_path / "cut") == whole
 
 
 @pytest.mark.parametrize("part", ["epipolar", "known_cameras"])
@@ -171,10 +157,9 @@ def test_descriptors_serve_the_refinement_under_known_cameras_and_a_run_does_not
     network = without_zeros(replace(TINY, matches=MatchConfig(dim=8, hidden=8)))
     settings = replace(SETTINGS, poses=Poses.INPUT, fuse=False)
     scene, out = CAPTURE.scene(), tmp_path / "stopped"
-    stopping = StopsAt(network=network, device=CPU, time=float(CAPTURE.times[1]))
-    with pytest.raises(UsageError, match="stopped"):
-        reconstruct(scene, stopping, out=out, settings=settings)
     plain = NetworkPredictor(network=network, device=CPU).with_settings(settings)
+    with pytest.raises(InterruptedRunError):
+        reconstruct(scene, plain, out=out, settings=settings, observer=StopAt(1))
     (path,) = DESCRIPTOR_MODEL.paths
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file(XFeat().net.state_dict(), path)
@@ -440,7 +425,7 @@ def test_a_run_that_is_resumed_with_less_memory_has_the_same_passes(tmp_path, mo
     assert len(plan_run(scene, predictor).chunks) > 1
     reconstruct(scene, predictor, out=tmp_path / "cut", settings=settings, existing=ExistingOutput.RESUME)
     assert lengths == [5, 4] * 3
-    assert clouds_of(tmp_path / "whole") == clouds_of(tmp_path / "cut")
+    assert bytes_of(tmp_path / "whole") == bytes_of(tmp_path / "cut")
 
 
 @pytest.mark.parametrize(
@@ -483,8 +468,4 @@ def test_a_run_whose_only_chunk_is_halved_has_the_same_bytes_if_it_is_resumed(
     with pytest.raises(InterruptedRunError):
         reconstruct(scene, predictor, out=tmp_path / "cut", settings=settings)
     reconstruct(scene, predictor, out=tmp_path / "cut", settings=settings, existing=ExistingOutput.RESUME)
-    assert clouds_of(tmp_path / "cut") == clouds_of(tmp_path / "whole")
-
-
-def clouds_of(out: Path) -> list[bytes]:
-    return [path.read_bytes() for path in sorted((out / "points").rglob("*.ply"))]
+    assert bytes_of(tmp_path / "cut") == bytes_of(tmp_path / "whole")

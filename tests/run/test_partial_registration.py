@@ -9,7 +9,7 @@ import torch
 
 from page4d.choices import ExistingOutput, Poses
 from page4d.conventions import Scale
-from page4d.errors import InputError, InterruptedRunError, UsageError
+from page4d.errors import InputError, UsageError
 from page4d.geometry.distortion import Distortion, LensModel
 from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.geometry.transforms import camera_centers
@@ -28,7 +28,7 @@ from page4d.run.reconstruct import reconstruct
 from page4d.scene.batches import FrameBatch
 from page4d.scene.records import Scene
 from tests.run.test_mixed_rig import CAPTURE, MixedTruth
-from tests.run.test_reconstruct import StopAt, bytes_of, uncalibrated
+from tests.run.test_reconstruct import bytes_of, resumed, uncalibrated
 from tests.synthetic.scenes import maps_on
 
 UNIT = 0.5
@@ -124,9 +124,7 @@ def output_transform(view: int):
 
 def test_a_resumed_run_writes_the_same_bytes(tmp_path):
     run(tmp_path / "whole")
-    with pytest.raises(InterruptedRunError):
-        run(tmp_path / "part", observer=StopAt(3))
-    run(tmp_path / "part", ExistingOutput.RESUME)
+    resumed(run, out=tmp_path / "part", instants=3)
     assert bytes_of(tmp_path / "part") == bytes_of(tmp_path / "whole")
 
 

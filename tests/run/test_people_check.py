@@ -8,7 +8,7 @@ from unittest.mock import Mock
 import pytest
 
 from page4d.choices import ExistingOutput, Poses
-from page4d.errors import CapabilityError, InterruptedRunError, Level
+from page4d.errors import CapabilityError, Level
 from page4d.options import RegisterSettings
 from page4d.output.reader import open_output
 from page4d.output.record import AgreementRecord, CameraResidualRecord
@@ -23,7 +23,7 @@ from page4d.run.summary import calibration_notice
 from page4d.scene.records import Scene
 from page4d_cli.app import run
 from tests.cli.clips import rig, write_scene
-from tests.run.test_reconstruct import CAPTURE, SETTINGS, StopAt, bytes_of, uncalibrated
+from tests.run.test_reconstruct import CAPTURE, SETTINGS, bytes_of, resumed, uncalibrated
 from tests.run.truth import TruthPredictor
 
 FINDING = FindingRecord(
@@ -96,9 +96,7 @@ def test_faults_are_warnings_and_recorded(tmp_path):
 
 
 def test_a_resumed_run_keeps_the_check(tmp_path, fake: FakeCheck):
-    with pytest.raises(InterruptedRunError):
-        result(tmp_path / "out", observer=StopAt(9))
-    again = result(tmp_path / "out", ExistingOutput.RESUME)
+    again = resumed(result, out=tmp_path / "out", instants=9)
     assert fake.calls == 1
     whole = result(tmp_path / "whole")
     assert again.calibration_check == whole.calibration_check

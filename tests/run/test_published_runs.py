@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from page4d.choices import ExistingOutput, Poses, Preprocess
+from page4d.choices import Poses, Preprocess
 from page4d.conventions import ScaleSource
-from page4d.errors import InterruptedRunError, UsageError
+from page4d.errors import UsageError
 from page4d.geometry.camera import pixel_grid, project
 from page4d.geometry.pixels import PixelTransform
 from page4d.geometry.transforms import transform_points
@@ -30,7 +30,7 @@ from page4d.scene.batches import FrameBatch, open_batches
 from page4d.scene.records import PairedFrames
 from tests.networks.small_networks import OMEGA_LIKE, SMALL_DA3, SMALL_DA3_NESTED, SMALL_PI3X, fill_zeros
 from tests.run.test_mixed_rig import CAPTURE
-from tests.run.test_reconstruct import StopAt, bytes_of, uncalibrated
+from tests.run.test_reconstruct import bytes_of, resumed, uncalibrated
 from tests.run.truth import TruthPredictor, exact_predictions
 
 pytestmark = pytest.mark.usefixtures("constant_forecast", "few_steps")
@@ -181,9 +181,7 @@ def test_a_run_of_several_chunks_is_in_the_frame_of_the_first_camera(name: str, 
     first = open_output(tmp_path / "whole").cameras.world_to_camera[0, 0]
     torch.testing.assert_close(first, torch.eye(4, dtype=first.dtype), rtol=0, atol=1e-6)
     if name == "da3":
-        with pytest.raises(InterruptedRunError):
-            reconstruct(scene, predictor, out=tmp_path / "parts", observer=StopAt(3))
-        reconstruct(scene, predictor, out=tmp_path / "parts", existing=ExistingOutput.RESUME)
+        resumed(reconstruct, scene, predictor, out=tmp_path / "parts", instants=3)
         assert bytes_of(tmp_path / "parts") == bytes_of(tmp_path / "whole")
 
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -98,6 +99,13 @@ class StopAt(SilentObserver):
         del total
         if not stage and done == self.instants:
             raise InterruptedRunError("stop", "", 15)
+
+
+def resumed(run: Callable[..., Any], *inputs: Any, out: Path, instants: int, **options: Any) -> Any:
+    """Stop a run once a number of instants is written, and continue it."""
+    with pytest.raises(InterruptedRunError):
+        run(*inputs, out=out, observer=StopAt(instants), **options)
+    return run(*inputs, out=out, existing=ExistingOutput.RESUME, **options)
 
 
 @pytest.mark.parametrize("instants", [0, 2, 5, 8])
@@ -310,9 +318,7 @@ def test_meshes_are_resumed_with_the_same_bytes_and_overwritten(tmp_path):
     settings = replace(SETTINGS, mesh=True)
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     reconstruct(CAPTURE.scene(), TruthPredictor(CAPTURE, settings=settings), out=whole)
-    with pytest.raises(InterruptedRunError):
-        reconstruct(CAPTURE.scene(), TruthPredictor(CAPTURE), out=broken, settings=settings, observer=StopAt(3))
-    reconstruct(CAPTURE.scene(), TruthPredictor(CAPTURE), out=broken, settings=settings, existing="resume")
+    resumed(reconstruct, CAPTURE.scene(), TruthPredictor(CAPTURE), out=broken, instants=3, settings=settings)
     assert bytes_of(broken) == bytes_of(whole)
     assert sum(name.startswith("mesh/") for name in bytes_of(whole)) == 9
     assert open_output(whole).run.mesh_voxel_size == open_output(broken).run.mesh_voxel_size

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from page4d.choices import CameraMotion, ExistingOutput, Poses, Registration
-from page4d.errors import InterruptedRunError
+from page4d.choices import CameraMotion, Poses, Registration
 from page4d.geometry.rotation import rotation_angle
 from page4d.geometry.time_axis import join_times
 from page4d.geometry.transforms import invert_rigid
@@ -17,7 +16,7 @@ from page4d.run.chunks import plan_chunks
 from page4d.run.reconstruct import reconstruct
 from page4d.run.stages.static_rig import RigState, StaticRig, StaticRigAligner, rig_notice
 from page4d.run.stages.world import World
-from tests.run.test_reconstruct import StopAt, bytes_of, uncalibrated
+from tests.run.test_reconstruct import bytes_of, resumed, uncalibrated
 from tests.run.test_static_rig import CAPTURE, SETTINGS, drifting, shaken, shaken_chunks, stitched
 from tests.run.truth import TruthPredictor, exact_predictions, random_similarity
 
@@ -99,13 +98,8 @@ def test_a_resumed_run_of_static_and_moving_views_writes_the_same_bytes(tmp_path
     def disturb(start: int, part: Predictions) -> Predictions:
         return shaken(part, start).transformed(random_similarity(start))
 
-    def predictor() -> TruthPredictor:
-        return TruthPredictor(capture, disturb)
-
-    whole, out = tmp_path / "whole", tmp_path / "stopped"
-    record = reconstruct(scene, predictor(), out=whole, settings=settings)
+    whole, out, predictor = tmp_path / "whole", tmp_path / "stopped", TruthPredictor(capture, disturb)
+    record = reconstruct(scene, predictor, out=whole, settings=settings)
     assert record.rig.cameras == "mixed"
-    with pytest.raises(InterruptedRunError):
-        reconstruct(scene, predictor(), out=out, settings=settings, observer=StopAt(6))
-    reconstruct(scene, predictor(), out=out, settings=settings, existing=ExistingOutput.RESUME)
+    resumed(reconstruct, scene, predictor, out=out, instants=6, settings=settings)
     assert bytes_of(out) == bytes_of(whole)

@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from page4d.choices import CameraMotion, ExistingOutput, Poses
-from page4d.errors import InterruptedRunError
+from page4d.choices import CameraMotion, Poses
 from page4d.geometry.camera import project
 from page4d.geometry.rotation import matrix_from_rotation_vector, rotation_angle
 from page4d.geometry.time_axis import join_times
@@ -27,7 +26,7 @@ from page4d.run.stages.stitch import StitchedChunk, stitch
 from page4d.run.stages.world import World
 from page4d.run.summary import rig_fit_notice
 from tests.quality.test_quality_grade import run_record
-from tests.run.test_reconstruct import StopAt, bytes_of, uncalibrated
+from tests.run.test_reconstruct import bytes_of, resumed, uncalibrated
 from tests.run.truth import TruthPredictor, exact_predictions, random_similarity
 
 CAPTURE = SyntheticCapture(seed=3, num_views=3, num_times=32, image_size=(24, 32))
@@ -185,24 +184,22 @@ def test_a_narrow_baseline_adds_no_noise_to_the_scale():
 
 def test_a_resumed_run_of_static_cameras_writes_the_same_bytes(tmp_path: Path):
     capture = SyntheticCapture(seed=5, num_views=2, num_times=9, image_size=(24, 32))
-    scene, settings, resume = uncalibrated(capture.scene()), replace(SETTINGS, chunk=5), ExistingOutput.RESUME
+    scene, settings = uncalibrated(capture.scene()), replace(SETTINGS, chunk=5)
 
     def disturb(start: int, part: Predictions) -> Predictions:
         return shaken(part, start).transformed(random_similarity(start))
 
-    record = reconstruct(scene, TruthPredictor(capture, disturb), out=tmp_path / "whole", settings=settings)
+    predictor = TruthPredictor(capture, disturb)
+    record = reconstruct(scene, predictor, out=tmp_path / "whole", settings=settings)
     assert (record.rig.asked, record.rig.cameras) == ("auto", "static")
     assert all(view.still and view.jitter_px > 0 for view in record.rig.views)
     poses = open_output(tmp_path / "whole").cameras.world_to_camera
     assert torch.equal(poses, poses[:1].expand_as(poses))
     rows = [line.split()[1:] for line in (tmp_path / "whole/cameras/cam02.tum").read_text().splitlines()[1:]]
     assert all(row == rows[0] for row in rows)
-    out = tmp_path / "stopped"
-    with pytest.raises(InterruptedRunError):
-        reconstruct(scene, TruthPredictor(capture, disturb), out=out, settings=settings, observer=StopAt(6))
-    again = reconstruct(scene, TruthPredictor(capture, disturb), out=out, settings=settings, existing=resume)
+    again = resumed(reconstruct, scene, predictor, out=tmp_path / "stopped", instants=6, settings=settings)
     assert again.rig == record.rig
-    assert bytes_of(out) == bytes_of(tmp_path / "whole")
+    assert bytes_of(tmp_path / "stopped") == bytes_of(tmp_path / "whole")
 
 
 def test_requesting_static_cameras_for_moving_ones_is_a_warning(tmp_path: Path):

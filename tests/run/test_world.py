@@ -12,7 +12,7 @@ import torch
 
 from page4d.choices import ExistingOutput, Poses
 from page4d.conventions import Scale, ScaleSource
-from page4d.errors import InterruptedRunError, UsageError
+from page4d.errors import UsageError
 from page4d.exporters.export import export
 from page4d.formats.cameras_json import read_cameras_json
 from page4d.formats.ply import offset_text, read_ply_header
@@ -28,7 +28,7 @@ from page4d.run.reconstruct import reconstruct
 from page4d.run.stages.world import World
 from page4d.scene.open import open_scene
 from page4d.scene.records import Clock, Scene, View
-from tests.run.test_reconstruct import SETTINGS, StopAt, bytes_of, uncalibrated
+from tests.run.test_reconstruct import SETTINGS, bytes_of, resumed
 from tests.run.truth import TruthPredictor, exact_predictions, random_similarity
 from tests.scene.clip_writers import counter_image, write_images
 from tests.scene.test_assign_cameras import NUMBERED, SIZE, STAMPED, moving
@@ -40,25 +40,6 @@ CAPTURE = SyntheticCapture(seed=1, num_views=3, num_times=2, image_size=(24, 32)
 @pytest.fixture(scope="module")
 def truth() -> Predictions:
     return exact_predictions(CAPTURE)
-
-
-def test_without_a_calibration_the_first_camera_is_the_world_frame(truth: Predictions):
-    world = World(uncalibrated(CAPTURE.scene()), Poses.INPUT, predictor_uses_rig=False)
-    placed = truth.transformed(world.place_first(truth, None))
-    identity = torch.eye(4, dtype=torch.float64)
-    torch.testing.assert_close(placed.cameras.world_to_camera[0, 0, 0], identity, rtol=0, atol=1e-12)
-    assert not world.is_fixed
-    assert world.scale is Scale.ARBITRARY
-
-
-def test_a_calibrated_chunk_has_the_rigs_cameras_and_scale(truth: Predictions):
-    world = World(CAPTURE.scene(), Poses.INPUT, predictor_uses_rig=False)
-    registered, transform = world.register(truth.transformed(random_similarity(2)), truth.cameras)
-    torch.testing.assert_close(transform.scale, 1 / random_similarity(2).scale)
-    assert world.is_fixed
-    assert world.scale is Scale.METRIC
-    torch.testing.assert_close(registered.depth, truth.depth, rtol=1e-9, atol=1e-9)
-    assert torch.equal(registered.cameras.world_to_camera, truth.cameras.world_to_camera)
 
 
 def test_predicted_cameras_are_aligned_to_the_rigs_world(truth: Predictions):
@@ -113,9 +94,7 @@ def test_chunks_of_one_calibrated_camera_have_the_scale_of_the_first(tmp_path: P
     output = open_output(out[0])
     factors = [output.depth(time, "cam01") / capture.rendered(time, 0).depth.numpy() for time in range(7)]
     assert np.ptp([np.median(factor) for factor in factors]) < 1e-3 * np.median(factors[0])
-    with pytest.raises(InterruptedRunError):
-        reconstruct(scene, predictor, out=out[1], settings=settings, observer=StopAt(3))
-    reconstruct(scene, predictor, out=out[1], settings=settings, existing=ExistingOutput.RESUME)
+    resumed(reconstruct, scene, predictor, out=out[1], instants=3, settings=settings)
     assert bytes_of(out[1]) == bytes_of(out[0])
     with pytest.raises(UsageError, match="an overlap of 0 leaves 3 chunks without shared instants") as raised:
         reconstruct(scene, predictor, out=tmp_path / "none", settings=replace(settings, overlap=0))
