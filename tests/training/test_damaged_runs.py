@@ -1,4 +1,4 @@
-"""Runs whose files were changed by hand are refused with an error of input when they are resumed."""
+"""Files of runs that were changed by hand are refused, and metrics survive kills and resuming."""
 
 import copy
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from page4d.errors import InputError
 from page4d.lab.training import state as states
 from page4d.lab.training.checkpoint import write_checkpoint
 from page4d.lab.training.config import TRAINING_PRESETS
-from page4d.lab.training.logs import read_metrics
+from page4d.lab.training.logs import MetricsFile, read_metrics
 from page4d.lab.training.schedule import Budget
 
 CPU = torch.device("cpu")
@@ -65,6 +65,11 @@ def test_a_file_that_is_no_checkpoint_is_refused(file: bytes, tmp_path) -> None:
         states.TrainCheckpoint.read(path)
 
 
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "metrics.jsonl"
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -74,8 +79,41 @@ def test_a_file_that_is_no_checkpoint_is_refused(file: bytes, tmp_path) -> None:
         '{"kind": "evaluation", "step": 1, "samples": 1, "figures": 3}',
     ],
 )
-def test_a_line_that_no_training_writes_is_refused(line: str, tmp_path) -> None:
-    path = tmp_path / "metrics.jsonl"
+def test_a_line_that_no_training_writes_is_refused(line: str, path) -> None:
     path.write_text(f"{line}\n")
-    with pytest.raises(InputError, match="is not a line that a training writes"):
+    with pytest.raises(InputError, match=r"metrics\.jsonl.* is not a line that a training writes"):
         read_metrics(path)
+
+
+def write(path, steps, start: int) -> None:
+    log = MetricsFile(path, start)
+    for step in steps:
+        log.write("step", {"step": step, "samples": step, "losses": {"total": 1.0 / step}})
+    log.close()
+
+
+def test_resuming_drops_the_lines_after_the_position(path):
+    write(path, range(1, 6), 0)
+    write(path, (4, 5), 3)
+    assert [line["step"] for line in read_metrics(path)] == [1, 2, 3, 4, 5]
+
+
+def test_an_incomplete_last_line_is_dropped(path):
+    write(path, (1, 2), 0)
+    path.write_text(path.read_text() + '{"kind": "step", "st')
+    assert [line["step"] for line in read_metrics(path)] == [1, 2]
+    write(path, (3,), 2)
+    assert [line["step"] for line in read_metrics(path)] == [1, 2, 3]
+
+
+def test_a_file_without_json_is_refused(path):
+    path.write_text("step 1\nstep 2\n")
+    with pytest.raises(InputError, match=r"metrics\.jsonl' cannot be read: line 1"):
+        read_metrics(path)
+
+
+def test_non_finite_numbers_are_null(path):
+    log = MetricsFile(path, 0)
+    log.write("step", {"step": 1, "samples": 1, "losses": {"total": float("nan"), "depth": float("inf")}})
+    log.close()
+    assert read_metrics(path)[0]["losses"] == {"total": None, "depth": None}

@@ -1,23 +1,32 @@
 """Training runs: steps, bitwise resuming, branches, released weights, and failures."""
 
 import json
+import signal
+import time
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
-from page4d.errors import InputError, InterruptedRunError, MemoryBudgetError, OutputError, UsageError
+from page4d.errors import InterruptedRunError, MemoryBudgetError, OutputError, UsageError
 from page4d.lab.synthetic.capture import SceneRequest, SyntheticCapture
 from page4d.lab.synthetic.write import write_capture
 from page4d.lab.training import train as steps
 from page4d.lab.training.checkpoint import RunFolder, write_checkpoint
-from page4d.lab.training.config import ConditioningProbabilities, SampleShape, SourceConfig, TrainConfig, TrainedPart
+from page4d.lab.training.config import (
+    TRAINING_PRESETS,
+    ConditioningProbabilities,
+    SampleShape,
+    SourceConfig,
+    TrainConfig,
+    TrainedPart,
+)
 from page4d.lab.training.data import CaptureSource, SyntheticSource, plan_step
-from page4d.lab.training.logs import read_metrics
+from page4d.lab.training.logs import SilentTrainingObserver, read_metrics
 from page4d.lab.training.schedule import Budget, Position
 from page4d.lab.training.state import TrainingState, begin, begin_from_weights, resume
-from page4d.lab.training.train import TrainRequest
+from page4d.lab.training.train import TrainRequest, train
 from page4d.lab.training.validation import NETWORK, evaluate, network_predictors
 from page4d.networks.config_parts import MatchConfig
 from page4d.networks.ood import OODLimits
@@ -209,12 +218,6 @@ class TestResuming:
         ]
         assert optimizer.state_dict()["state"].keys() == checkpoint.optimizer["state"].keys()
 
-    @pytest.mark.parametrize("content", [b"PK\x03\x04 nothing", b"nothing"])
-    def test_a_damaged_checkpoint_is_reported(self, content, tmp_path):
-        RunFolder(tmp_path).checkpoint.write_bytes(content)
-        with pytest.raises(InputError, match="damaged"):
-            train_tiny(tmp_path, 6, config=None, resume=True)
-
     def test_the_older_checkpoint_remains_if_the_new_one_cannot_be_written(self, whole, tmp_path, file_size_limit):
         path = tmp_path / "checkpoint.pt"
         path.write_bytes(b"older")
@@ -337,3 +340,40 @@ def test_denormals_are_flushed_to_zero_during_a_run_only(tmp_path):
     measure()
     assert set(smallest[:-1]) == {0.0}
     assert smallest[-1] > 0.0
+
+
+def test_a_stop_request_before_the_first_step_is_obeyed_and_the_run_resumed(tmp_path):
+    request = TrainRequest(out=tmp_path / "run", config=TRAINING_PRESETS["tiny"], budget=Budget(samples=8))
+    with pytest.raises(InterruptedRunError, match="interrupted after step 0") as caught:
+        train(request, SilentTrainingObserver(), lambda: signal.SIGTERM)
+    assert caught.value.exit_code == 143
+    assert not (tmp_path / "run" / "weights.safetensors").exists()
+    with pytest.raises(InterruptedRunError, match="interrupted after step 0"):
+        train(TrainRequest(out=request.out, resume=True), SilentTrainingObserver(), lambda: signal.SIGTERM)
+    assert [line["kind"] for line in read_metrics(request.out / "metrics.jsonl")] == ["baselines"]
+
+
+def test_the_time_budget_ends_a_run_before_its_first_step(tmp_path, monkeypatch):
+    monkeypatch.setattr(steps.SupervisedTraining, "_begin", lambda _: time.sleep(0.2))
+    request = TrainRequest(out=tmp_path / "run", config=TRAINING_PRESETS["tiny"], budget=Budget(seconds=0.1))
+    with pytest.raises(UsageError, match=r"no step was complete after 0\.\d s"):
+        train(request, SilentTrainingObserver(), lambda: None)
+
+
+@pytest.mark.parametrize(("spoiled", "found"), [("gradient", "the last 5 of 7 steps"), ("weights", "after step 1")])
+def test_a_diverged_run_ends_with_an_error_and_without_weights(spoiled: str, found: str, tmp_path, monkeypatch):
+    take = steps.SupervisedTraining._take
+
+    def diverge(self: steps.SupervisedTraining, *arguments: object) -> object:
+        result = take(self, *arguments)
+        parameter = next(self.state.network.parameters())
+        with torch.no_grad():
+            parameter[:] = float("nan") if spoiled == "weights" or self.state.position.step > 0 else parameter
+        return result
+
+    monkeypatch.setattr(steps.SupervisedTraining, "_take", diverge)
+    with pytest.raises(UsageError, match=f"the training diverged: .*{found}") as caught:
+        train_tiny(tmp_path / "run", 1 if spoiled == "weights" else 7)
+    assert "lower learning_rate" in caught.value.hint
+    assert not (tmp_path / "run" / "weights.safetensors").exists()
+    assert not (tmp_path / "run" / "checkpoint.pt").exists()
