@@ -45,10 +45,3 @@ def test_running_out_of_memory_is_reported_in_the_table(cli, monkeypatch):
     assert (ended.code, ended.err) == (0, "")
     assert ended.out.count("out of memory") == 1
     assert ended.out.count("28x28") == 2
-
-
-def test_invalid_sizes_and_lists_are_refused(cli):
-    refused = cli("benchmark", "--preset", "mv-tiny", "--size", "30x28")
-    assert refused.code == 2
-    assert "images of 30x28 px do not divide into patches of 14 px" in refused.err
-    assert cli("benchmark", "--times", "1,x").code == 2

@@ -144,46 +144,9 @@ def test_encoders_and_pretraining_networks_are_profiled(cli) -> None:
     assert "28,288,354" in ended.out
 
 
-@pytest.mark.parametrize("option", ["--times", "--views", "--weights"])
-def test_options_of_networks_are_refused_for_encoders(option: str, cli) -> None:
-    ended = cli("inspect-shapes", "--model", "swin-t", option, "3")
-    assert ended.code == 2
-    assert ended.err.startswith(
-        f"error: {option} 3, but swin-t is an encoder of single images\nhint:  leave {option} out"
-    )
-
-
 @pytest.mark.parametrize(
     ("model", "name"), [("mv-vit", "ViT"), ("mv-swin", "Swin"), ("mv-twins", "Twins-SVT"), ("mv-navit", "NaViT")]
 )
 def test_a_network_names_its_encoder(model: str, name: str, cli) -> None:
     rows = large(cli, model, "--times", "1", "--views", "2")["by_name"]
     assert [row for row in rows if row.startswith("3 ")] == [f"3 patch tokens ({name})"]
-
-
-def test_errors_have_two_lines(cli, tmp_path) -> None:
-    assert cli("inspect-shapes", "--model", "x").err.startswith("error: no network is called 'x'\nhint:  choose from")
-    assert cli("inspect-shapes", "--model", "vggt", "--weights", tmp_path / "x").code == 2
-    assert cli("inspect-shapes", "--weights", tmp_path / "x.safetensors").code == 4
-    assert "do not divide into patches of 14" in cli("inspect-shapes", "--size", "30").err
-    for wrong in ("x", "28x", "0x28", "-1"):
-        assert cli("inspect-shapes", "--size", wrong).code == 2
-
-
-@pytest.mark.parametrize(
-    ("words", "found"),
-    [
-        (
-            ("--model", "mv-demo", "--size", "1920x1081"),
-            "images of 1920 x 1081 px do not divide into patches of 8 px",
-        ),
-        (("--model", "swin-t", "--size", "15"), "images of 15 x 15 px do not divide"),
-        (("--model", "navit", "--size", "2048"), "the position tables cover 32 x 32"),
-        (("--model", "mv-navit", "--size", "2048"), "the position tables cover 32 x 32"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
-)
-def test_a_size_that_the_network_does_not_take_is_an_error_of_usage(cli, words: tuple[str, ...], found: str) -> None:
-    ended = cli("inspect-shapes", *words)
-    assert ended.code == 2
-    assert found in ended.err

@@ -24,47 +24,6 @@ def scene(tmp_path) -> Path:
     return tmp_path / "scene"
 
 
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        (("reconstruct", "--chunk", DIGITS), "is neither auto nor a positive number"),
-        (("reconstruct", "--chunk", "٤"), "is neither auto nor a positive number"),
-        (("reconstruct", "--memory", f"{DIGITS}GB"), "is not an amount of memory"),
-        (("reconstruct", "--depth-size", DIGITS), "neither one of auto, network, video nor 8 to 65536 px"),
-        (("reconstruct", "--memory", "٤GB"), "is not an amount of memory"),
-        (("reconstruct", "--size", "9223372036854775808"), "--size"),
-        (("reconstruct", "--calib-resize", "scale"), "--calib-resize without --calibration"),
-        (("reconstruct", "--scale-from", "1_0-cam02=1e-300m"), "a distance of 1e-300 m"),
-        (("reconstruct", "--scale-from", "1_0-cam02=1e300mm"), "a distance of 1e300 mm"),
-        (("reconstruct", "--device", DIGITS), "no device is called '999"),
-        (("reconstruct", "--preset", DIGITS), "no network is called '999"),
-        (("inspect-scene", "--views", DIGITS), "no view is called '999"),
-        (("inspect-scene", "--views", "٤"), "no view is called '٤'"),
-        (("inspect-scene", "--frames", f"0:{DIGITS}"), "is not of the form A:B"),
-        (("inspect-scene", "--frames", "1_0:"), "is not of the form A:B"),
-        (("inspect-scene", "--fps", "1e300"), "'--fps': '1e300' should be less than or equal to"),
-        (("inspect-scene", "--image-fps", "1e300"), "'--image-fps': '1e300' should be less"),
-        (("inspect-scene", "--masks", "x" * 300), "is no usable path: File name too long"),
-        (("inspect-scene", "--masks", "x" * 5000), "xxx..."),
-        (("inspect-scene", "--sync", "x" * 5000), "xxx..."),
-        (("inspect-scene", "--views", "x" * 5000), "xxx..."),
-        (("inspect-scene", "--views", "1_0", "--views=cam02"), "--views is given more than once"),
-        (("reconstruct", "--again", "1_0", "--again", "cam02"), "--again is given more than once"),
-    ],
-    ids=lambda value: " ".join(value)[:60] if isinstance(value, tuple) else "",
-)
-def test_a_value_that_no_option_takes_is_refused(words: tuple[str, ...], named: str, scene: Path, tmp_path, capfd):
-    command, *options = words
-    if command == "reconstruct":
-        network = () if "--preset" in words else ("--preset", "mv-tiny")
-        options += ["--untrained", *network, "--dry-run", "--out", str(tmp_path / "out")]
-    assert run([command, str(scene), *options]) == 2
-    message = " ".join(capfd.readouterr().err.split())
-    assert named in message
-    assert len(message) < 1000
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_name_that_resembles_a_number_selects_its_view(scene: Path, capfd):
     assert run(["inspect-scene", str(scene), "--views", "1_0", "--json"]) == 0
     assert '"view": "1_0"' in capfd.readouterr().out

@@ -72,47 +72,6 @@ def test_a_dry_run_prints_a_configuration_for_the_next_run(pretrain, cli, tmp_pa
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "found"),
-    [
-        ((), 2, "a run without an end"),
-        (("--steps", 1, "--encoder", "swin-t"), 2, "mae trains a ViT, and the encoder is a swin"),
-        (("--steps", 1, "--encoder", "vit-huge"), 2, "no encoder is called 'vit-huge'"),
-        (("--steps", 1, "--encoder", "missing.json"), 3, "'missing.json' cannot be read"),
-        (("--steps", 1, "--size", 30), 2, "crops of 30 px for patches of 14 x 14 px"),
-        (("--steps", 1, "--precision", "fp16"), 2, "training in fp16"),
-        (("--steps", 1, "--device", "tpu"), 2, "no device is called 'tpu'"),
-        (("--method", "mae", "--config", "c.json"), 2, "--config and --method contradict each other"),
-        (("--until-seconds", 0), 2, "give --until-seconds above 0"),
-    ],
-)
-def test_a_mistake_is_reported_and_writes_nothing(pretrain, tmp_path, arguments, code, found):
-    ended = pretrain(*arguments)
-    assert (ended.code, ended.out) == (code, "")
-    assert ended.err.startswith("error: ")
-    assert found in ended.err
-    assert "hint:  " in ended.err
-    assert not (tmp_path / "run" / "config.json").exists()
-
-
-def test_folders_without_footage_are_refused(cli, scene, tmp_path):
-    (tmp_path / "empty").mkdir()
-    cases = {
-        (tmp_path / "empty",): (3, "no videos in"),
-        (tmp_path / "nowhere",): (2, "does not exist"),
-        (tmp_path / "encoder.json",): (2, "is a file\nhint:  give the folder"),
-        (write_scene(tmp_path / "short", names=("a",), frames=3),): (3, "3 frames in 1 view: too few"),
-        (): (2, "a new run without a scene"),
-        (scene, "--method", "dino", "--encoder", tmp_path / "mean.json"): (2, "pools by 'mean'"),
-        ("--resume",): (3, "there is no checkpoint"),
-    }
-    (tmp_path / "mean.json").write_text(config_to_json(replace(ENCODER, pooling="mean")))
-    for arguments, (code, found) in cases.items():
-        length = () if "--resume" in arguments else ("--steps", 1)
-        ended = cli("pretrain", *arguments, "--out", tmp_path / "run", "--device", "cpu", *length)
-        assert (ended.code, found in ended.err) == (code, True), ended.err
-
-
 def test_the_encoder_initializes_a_network_and_can_be_converted(pretrain, cli, tmp_path):
     assert pretrain("--method", "dino", "--steps", 2, "--quiet").code == 0
     file = tmp_path / "run" / "encoder.safetensors"

@@ -49,7 +49,6 @@ from page4d.weights.store import save_network
 from page4d_cli import console, options, tables
 from page4d_cli import progress as progress_display
 from page4d_cli import reports as run_report
-from page4d_cli.app import run
 from page4d_cli.command_line import app
 from page4d_cli.commands import benchmark, demo, doctor, evaluate, report, validate
 from page4d_cli.commands import export as export_command
@@ -58,6 +57,7 @@ from page4d_cli.tables import Cell, Column, print_fields, print_table
 from tests.cli.clips import write_scene, write_video
 from tests.cli.emulator import shown
 from tests.encoders.recorded import load_recorded
+from tests.evaluation.outputs import reconstruct_from_truth
 from tests.exporters.capture import Capture, make_capture
 from tests.keymaps import recorded_config
 from tests.quality.test_quality_grade import GOOD, pair, run_record
@@ -219,10 +219,7 @@ class TestTables:
 @pytest.fixture(scope="module")
 def evaluation(tmp_path_factory):
     """The evaluation of two instants of the sample, reconstructed from its ground truth."""
-    out, truth = tmp_path_factory.mktemp("screens") / "out", ROOM / "truth"
-    command = ["reconstruct", ROOM, "--out", out, "--frames", "0:2", "--no-preview", "--no-check", "--quiet"]
-    command += ["--calibration", truth / "cameras.json", "--depth", truth / "depth", "--masks", truth / "dynamic"]
-    assert run([str(word) for word in (*command, "--size", 80)]) == 0
+    out = reconstruct_from_truth(ROOM, tmp_path_factory.mktemp("screens") / "out", "--frames", "0:2", "--size", 80)
     return measure(compare(out, ROOM), EvaluationSettings(points_per_instant=300))
 
 
@@ -450,10 +447,10 @@ class TestGoldenScreens:
         doctor._print_checkpoints(doctor._checkpoints())
         self.check("doctor", width, capsys.readouterr().out)
 
-    @pytest.mark.usefixtures("hub")
-    def test_golden_weights(self, width, cli) -> None:
+    def test_golden_weights(self, width, hub, cli) -> None:
         self.check("weights_list", width, cli("weights", "list").out)
         self.check("weights_show", width, cli("weights", "show", "da3-base").out)
+        assert hub.requests == []
 
     def test_golden_fetched_weights(self, width, hub, tmp_path, cli) -> None:
         path, entry = tmp_path / "tiny.safetensors", CATALOGUE["da3-base"]

@@ -91,36 +91,3 @@ def test_a_dry_run_prints_a_configuration_for_the_next_run(cli, tmp_path):
     again = cli("train", "--out", tmp_path / "run", "--dry-run", "--config", tmp_path / "config.json")
     assert again.out == shown.out
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "found"),
-    [
-        ((), 2, "a run without an end"),
-        (("--until-samples", 0), 2, "a run of 0 samples"),
-        (("--preset", "huge"), 2, "no training preset is called 'huge'"),
-        (("--until-samples", 1, "--model", "huge"), 2, "no network is called 'huge'"),
-        (("--until-samples", 1, "--model", "missing.json"), 3, "'missing.json' cannot be read"),
-        (("--until-samples", 1, "--precision", "fp8"), 2, "Invalid value for '--precision': 'fp8' is not one of"),
-        (("--until-samples", 1, "--precision", "fp16"), 2, "training in fp16"),
-        (("--until-samples", 1, "--device", "tpu"), 2, "no device is called 'tpu'"),
-        (("--until-samples", 1, "--config", "missing.json"), 3, "'missing.json' cannot be read"),
-        (("--until-samples", 1, "--data", "missing"), 3, "truth 'missing' does not exist"),
-        (("--until-samples", 1, "--weights", "missing.safetensors"), 4, "missing"),
-        (("--resume",), 3, "give the folder of a run, or leave out --resume"),
-        (("--resume", "--seed", 1), 2, "a run that is continued keeps its configuration"),
-        (("--resume", "--preset", "tiny"), 2, "a run that is continued keeps its configuration"),
-        (("--preset", "tiny", "--config", "c.json"), 2, "--preset and --config contradict each other"),
-    ],
-)
-def test_a_mistake_is_reported_in_two_lines(cli, tmp_path, monkeypatch, arguments, code, found):
-    monkeypatch.chdir(tmp_path)
-    preset = () if {"--preset", "--resume", "--config"} & set(arguments) else ("--preset", "tiny")
-    ended = cli("train", "--out", tmp_path / "run", *preset, *arguments)
-    assert ended.code == code, ended.err
-    lines = ended.err.strip().splitlines()
-    assert lines[0].startswith("error: ")
-    assert found in ended.err
-    assert lines[1].startswith("hint:  ")
-    assert len(lines) == 2
-    assert "--resume" not in arguments or not (tmp_path / "run").exists()

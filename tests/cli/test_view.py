@@ -55,33 +55,6 @@ def test_a_page_is_written_and_kept(cli, capture, folder, tmp_path):
     assert [path.name for path in file.parent.iterdir()] == ["room.html"]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ("--overwrite", "--overwrite without --html"),
-        ("--html x.html --port 81", "--port and --html contradict each other"),
-        ("--html x.html --no-browser", "--no-browser and --html contradict each other"),
-        ("--views cam9", "--views: no view is called 'cam9'"),
-        ("--views cam01,,cam02", "Invalid value for '--views': give names separated by commas"),
-        ("--instants 9", "--instants: no instant 9"),
-        ("--instants 1:1", "--instants leaves no instant"),
-        ("--instants 1:2:0", "Invalid value for '--instants': '1:2:0' is not of the form"),
-        ("--port 65536", "Invalid value for '--port'"),
-        ("--max-points -1", "Invalid value for '--max-points'"),
-    ],
-)
-@pytest.mark.usefixtures("viser")
-def test_options_that_make_no_sense(cli, folder, options, message):
-    ended = cli("view", folder, *options.split())
-    assert ended.code == 2
-    assert ended.err.startswith(f"error: {message}")
-
-
-def test_the_page_may_not_be_in_the_run(cli, folder):
-    ended = cli("view", folder, "--html", folder / "run.json", "--overwrite")
-    assert (ended.code, ended.err.splitlines()[0]) == (2, f"error: '{folder}/run.json' is in the folder of the run")
-
-
 def test_the_page_must_be_writable(cli, folder, tmp_path):
     (tmp_path / "file").touch()
     assert cli("view", folder, "--html", tmp_path / "file" / "x.html").code == 5
@@ -89,11 +62,6 @@ def test_the_page_must_be_writable(cli, folder, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     assert cli("view", folder, "--html", tmp_path / "pipe", "--overwrite").code == 5
     assert (tmp_path / "pipe").is_fifo()
-
-
-def test_the_folder_must_be_a_run(cli, tmp_path):
-    ended = cli("view", tmp_path)
-    assert (ended.code, ended.err.splitlines()[0]) == (3, f"error: '{tmp_path}' holds no result: run.json is missing")
 
 
 def test_viser_must_be_installed(cli, folder, monkeypatch):
@@ -111,11 +79,6 @@ def test_another_release_of_viser_is_refused(cli, folder, tmp_path, monkeypatch,
     ended = cli("view", folder, "--html", tmp_path / "x.html")
     found = f"the viewer needs viser 1.1 or newer, below 2, and {release} is installed"
     assert (ended.code, ended.err) == (6, f"error: {found}\nhint:  {install_command('viewer')}\n")
-
-
-@pytest.mark.usefixtures("viser")
-def test_the_scene_must_be_that_of_the_run(cli, folder, tmp_path):
-    assert cli("view", folder, "--scene", tmp_path).code == 3
 
 
 @pytest.mark.usefixtures("viser")

@@ -1,6 +1,7 @@
 """The page of a report: complete in one file, with escaped names and pictures that can be decoded."""
 
 import base64
+import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -70,6 +71,15 @@ def test_the_command_writes_the_page_once(tmp_path: Path, folders: tuple[Path, P
     assert file.read_bytes() == first
     assert command([*arguments, "--overwrite", "--scene", str(folders[0])]) == 0
     assert file.read_bytes() != first
+
+
+def test_the_command_prints_tables_or_json(folders: tuple[Path, Path], capsys) -> None:
+    assert command(["report", str(folders[1]), "--scene", str(folders[0])]) == 0
+    printed = capsys.readouterr().out
+    assert all(text in printed for text in ("cam01 > cam02", "grade", "change first"))
+    assert command(["report", str(folders[1]), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["grade"]["letter"] in "ABCDE", len(document["views"])) == (True, 3)
 
 
 def test_a_page_that_cannot_be_written_costs_no_report(folders, tmp_path, capsys, file_size_limit) -> None:
