@@ -155,7 +155,8 @@ class PixelEvidence:
             CapabilityError: if the pose model was not fetched, or cannot run on this platform.
             InputError: if a frame cannot be decoded.
         """
-        found = detect_people(self.scene, self.instants, self.lenses, of_stage(self.progress, "detecting: people"))
+        scene, step = with_content(self.scene, self.samples), of_stage(self.progress, "detecting: people")
+        found = detect_people(scene, self.instants, self.lenses, step)
         unseen = {place for place, sample in enumerate(self.samples) if sample.obstacle or sample.is_frozen}
         return tuple(() if place in unseen else people for place, people in enumerate(found))
 

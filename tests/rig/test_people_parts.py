@@ -3,7 +3,7 @@
 import os
 import sys
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from page4d.geometry.distortion import Distortion, LensModel
+from page4d.geometry.pixels import Window
 from page4d.rig.evidence import RUN_LENGTH, choose_instants
-from page4d.rig.people import model
+from page4d.rig.people import keypoints, model
 from page4d.rig.people.keypoints import (
     MAX_PEOPLE,
     MIN_LENGTH,
@@ -33,6 +34,9 @@ from page4d.rig.people.keypoints import (
 )
 from page4d.rig.people.model import RawLandmarks
 from page4d.rig.records import Lens, Tracklet
+from page4d.scene.content import ViewContent
+from page4d.scene.open import open_scene
+from tests.scene.clip_writers import write_images
 
 
 def pose_at(x: float, y: float = 0.0, scale: float = 100.0) -> BodyPose:
@@ -159,6 +163,32 @@ def test_undistorted_joints_are_those_of_an_ideal_lens():
 class _Source:
     path: Path
     size: tuple[int, int] = (10, 20)
+
+
+@pytest.mark.parametrize("bars", [0, 700])
+def test_bars_do_not_make_people_smaller(bars: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    picture = np.full((1400, 600 + 2 * bars, 3), 90, np.uint8)
+    picture[:, :bars] = picture[:, bars + 600 :] = 0
+    picture[400:500, bars + 200 : bars + 300] = 250
+    write_images(tmp_path / "cam", {"0.png": picture})
+    (view,) = open_scene(tmp_path).views
+    area = np.zeros((140, 60 + bars // 5), bool)
+    area[:, bars // 10 : bars // 10 + 60] = True
+    seen = []
+
+    def at_the_light(_: object, image: Pyramid, *__: object) -> list[BodyPose]:
+        shown = image._level(0)[..., 0]
+        seen.append(shown.shape)
+        y, x = (np.flatnonzero((shown > 200).any(axis)).mean() + 0.5 for axis in (1, 0))
+        return [BodyPose(np.full((33, 2), [x, y]), np.ones(33), 0.9, Region((x, y), 100.0, 0.0))]
+
+    for name, replaced in (("find_poses", at_the_light), ("detect_regions", lambda *_: []), ("pose_model", object)):
+        monkeypatch.setattr(keypoints, name, replaced)
+    (poses,) = keypoints._poses_of(replace(view, content=ViewContent(area=area) if bars else None), [0], lambda: None)
+    assert seen == [(1280, 547 if bars else 549)]  # no mixed column
+    np.testing.assert_allclose(poses[0].joints[0], [bars + 250, 450], atol=1.5)
+    assert load_poses(view.source, [0], Window(0, 700, 1400, 600) if bars else None) is not None
+    assert bars == 0 or load_poses(view.source, [0]) is None
 
 
 class TestCache:

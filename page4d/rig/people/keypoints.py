@@ -23,6 +23,7 @@ from scipy.optimize import linear_sum_assignment
 
 from page4d.errors import CapabilityError, OutputError, Progress
 from page4d.formats.files import read_arrays
+from page4d.geometry.pixels import Window
 from page4d.io.atomic import write_bytes_atomic
 from page4d.io.documents import DocumentError
 from page4d.io.folders import cache_folder
@@ -321,9 +322,11 @@ MAX_FILES = 200
 _SUFFIX = ".npz"
 
 
-def load_poses(source: FrameSource, frames: Sequence[int]) -> list[list[BodyPose]] | None:
-    """Return the poses of some frames; None if they are not in the cache or cannot be read."""
-    path = _path(source, frames)
+def load_poses(
+    source: FrameSource, frames: Sequence[int], window: Window | None = None
+) -> list[list[BodyPose]] | None:
+    """Return the poses in a window of some frames; None if they are not in the cache or cannot be read."""
+    path = _path(source, frames, window)
     if path is None:
         return None
     try:
@@ -343,9 +346,14 @@ def load_poses(source: FrameSource, frames: Sequence[int]) -> list[list[BodyPose
     return [poses[end - count : end] for count, end in zip(counts, ends, strict=True)]
 
 
-def save_poses(source: FrameSource, frames: Sequence[int], poses: Sequence[Sequence[BodyPose]]) -> None:
-    """Keep the poses of some frames; a cache that cannot be written is ignored."""
-    path = _path(source, frames)
+def save_poses(
+    source: FrameSource,
+    frames: Sequence[int],
+    poses: Sequence[Sequence[BodyPose]],
+    window: Window | None = None,
+) -> None:
+    """Keep the poses in a window of some frames; a cache that cannot be written is ignored."""
+    path = _path(source, frames, window)
     if path is None:
         return
     rows = [
@@ -364,15 +372,15 @@ def save_poses(source: FrameSource, frames: Sequence[int], poses: Sequence[Seque
 _WIDTH = NUM_JOINTS * 3 + 5
 
 
-def _path(source: FrameSource, frames: Sequence[int]) -> Path | None:
-    """Return the file of a source and frames; None for frames without files."""
+def _path(source: FrameSource, frames: Sequence[int], window: Window | None) -> Path | None:
+    """Return the file of a source, frames and their window; None for frames without files."""
     identity = identify(source)
     if identity is None:
         return None
     # The ends of a folder's first and last image do not show that another one was edited.
     files = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in getattr(source, "files", ())]
     lists = [list(source.size), list(frames)]
-    key = [VERSION, identity.num_bytes, identity.sha256_ends, files, *lists, POSE_MODEL.sha256]
+    key = [VERSION, identity.num_bytes, identity.sha256_ends, files, *lists, *(window or ()), POSE_MODEL.sha256]
     name = hashlib.sha256(json.dumps(key).encode()).hexdigest()
     return cache_folder() / "keypoints" / f"{name}{_SUFFIX}"
 
@@ -413,32 +421,35 @@ def detect_people(
 
 def _poses_of(view: View, instants: Sequence[int], step: Callable[[], None]) -> list[list[BodyPose]]:
     frames = [view.indices[instant] for instant in instants]
-    poses = load_poses(view.source, frames)
+    window = replace(view, camera=None).window  # of pictures with lens distortion
+    poses = load_poses(view.source, frames, window)
     if poses is not None:
         for _ in frames:
             step()
         return poses
-    poses = _detect(view, frames, step)
-    save_poses(view.source, frames, poses)
+    poses = _detect(view, frames, window or Window(0, 0, *view.source.size), step)
+    save_poses(view.source, frames, poses, window)
     return poses
 
 
-def _detect(view: View, frames: Sequence[int], step: Callable[[], None]) -> list[list[BodyPose]]:
-    """Return the poses of each frame in pixels of the source."""
+def _detect(view: View, frames: Sequence[int], window: Window, step: Callable[[], None]) -> list[list[BodyPose]]:
+    """Return the poses of each frame in pixels of the source; bars around the window would make people smaller."""
     model = pose_model()
     assert model is not None
     height, width = view.source.size
-    factor = min(1.0, LONG_SIDE / max(height, width))
+    factor = min(1.0, LONG_SIDE / max(window.height, window.width))
     size = (max(round(height * factor), 1), max(round(width * factor), 1))
     scale = np.array([width / size[1], height / size[0]])
+    first = np.ceil([window.left, window.top] / scale).astype(int)
+    after = np.floor([window.left + window.width, window.top + window.height] / scale).astype(int)
     poses: list[list[BodyPose]] = []
     last: list[BodyPose] = []
     with view.source.open(size) as reader:
         for image in reader.read(frames):
-            pyramid = Pyramid(in_8_bits(image))
-            followed = [pose.next_region for pose in last]
-            last = find_poses(model, pyramid, followed, detect_regions(model, pyramid, size))
-            poses.append([replace(pose, joints=pose.joints * scale) for pose in last])
+            picture = in_8_bits(image)[first[1] : after[1], first[0] : after[0]]
+            pyramid, followed = Pyramid(picture), [pose.next_region for pose in last]
+            last = find_poses(model, pyramid, followed, detect_regions(model, pyramid, picture.shape[:2]))
+            poses.append([replace(pose, joints=(pose.joints + first) * scale) for pose in last])
             step()
     # Tracklets compare joints by the scale of the body, which is still that of the decoded image.
     longest = float(scale.max())
