@@ -1,4 +1,4 @@
-"""Depth Anything 3: symmetries of its inputs, batches, memory limits, precision and gradients."""
+"""Depth Anything 3: symmetries of its inputs, the reference view, batches, memory limits, precision, gradients."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from page4d.geometry.camera import decode_pose
 from page4d.geometry.rotation import matrix_from_rotation_vector
@@ -17,7 +18,7 @@ from page4d.networks.inputs.known_cameras import scale_cameras
 from page4d.networks.layers.execution import ForwardLimits
 from page4d.networks.network import ViewTimeNetwork
 from page4d.networks.output import NetworkOutput
-from page4d.networks.tokens import saddle_scores
+from page4d.networks.tokens import saddle_scores, select_reference
 from tests.networks.small_networks import SMALL_DA3, randomized_network
 from tests.networks.test_every_option import assert_same, numbers
 
@@ -168,3 +169,42 @@ def test_focal_lengths_are_finite_at_a_field_of_view_of_0():
     encoding = torch.tensor([0, 0, 0, 0, 0, 0, 1, 0, 0], dtype=torch.float64)
     focal = decode_pose(encoding, SIZE, CameraMLP.min_tangent).intrinsics.diagonal()[:2]
     torch.testing.assert_close(focal, torch.tensor([12e6, 8e6], dtype=torch.float64))
+
+
+def scores_by_hand(tokens: Tensor) -> list[float]:
+    """Return the balanced score of every image of one scene."""
+    count = len(tokens)
+    cosine = [[float(functional.cosine_similarity(one, two, dim=0)) for two in tokens] for one in tokens]
+    measures = [
+        [(sum(row) - 1) / (count - 1) for row in cosine],
+        [float(token.norm()) for token in tokens],
+        [float((token / token.norm()).var(unbiased=True)) for token in tokens],
+    ]
+    scaled = [[(value - min(row)) / (max(row) - min(row) + 1e-8) for value in row] for row in measures]
+    return [sum(abs(row[image] - 0.5) for row in scaled) for image in range(count)]
+
+
+@pytest.fixture
+def tokens() -> Tensor:
+    return torch.randn(4, 5, 16, generator=torch.Generator().manual_seed(2), dtype=torch.float64) + 0.5
+
+
+def test_the_balanced_image_is_selected_in_every_scene(tokens: Tensor) -> None:
+    balanced = [min(range(5), key=scores_by_hand(scene).__getitem__) for scene in tokens]
+    assert len(set(balanced)) > 1
+    assert select_reference(tokens).tolist() == balanced
+
+
+def test_the_selected_image_does_not_depend_on_the_order(tokens: Tensor) -> None:
+    order = torch.tensor([3, 0, 4, 2, 1])
+    assert torch.equal(order[select_reference(tokens[:, order])], select_reference(tokens))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_first_of_up_to_two_images_is_the_reference(tokens: Tensor, count: int) -> None:
+    assert select_reference(tokens[:, 1 : 1 + count]).tolist() == [0] * 4
+
+
+def test_the_first_of_equal_images_is_the_reference(tokens: Tensor) -> None:
+    equal = tokens[:, :1].expand(-1, 4, -1)
+    assert select_reference(equal).tolist() == [0] * 4

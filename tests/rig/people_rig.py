@@ -1,6 +1,8 @@
 """A synthetic test bed of rig registration: walking skeletons of 33 joints in front of static cameras."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +15,15 @@ from page4d.geometry.distortion import Distortion
 from page4d.options import RegisterSettings
 from page4d.rig.epipolar import pixels_of
 from page4d.rig.evidence import PixelEvidence
-from page4d.rig.records import NUM_JOINTS, FocalSource, Lens, Tracklet, ViewPeople
+from page4d.rig.records import (
+    NUM_JOINTS,
+    FocalSource,
+    Lens,
+    Tracklet,
+    ViewPeople,
+    direction_angle_deg,
+    rotation_angle_deg,
+)
 
 Array = NDArray[np.float64]
 
@@ -69,6 +79,17 @@ class PeopleRig:
         """Return rotation [3, 3] and unit direction [3] of view `second` relative to view `first`."""
         relative = self.world_to_camera[second] @ np.linalg.inv(self.world_to_camera[first])
         return relative[:3, :3], relative[:3, 3] / np.linalg.norm(relative[:3, 3])
+
+
+def errors_deg(rig: PeopleRig, views: Sequence[int], cameras: Sequence[Array]) -> tuple[float, float]:
+    """Return the largest error of rotation and of direction over all pairs of cameras of `views`."""
+    turns, bends = [], []
+    for one, other in combinations(range(len(views)), 2):
+        relative = cameras[other] @ np.linalg.inv(cameras[one])
+        rotation, direction = rig.relative_pose(views[one], views[other])
+        turns.append(float(rotation_angle_deg(relative[:3, :3], rotation)))
+        bends.append(float(direction_angle_deg(relative[:3, 3], direction)))
+    return max(turns), max(bends)
 
 
 def film_people(filming: Filming) -> PeopleRig:

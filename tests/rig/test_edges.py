@@ -1,7 +1,6 @@
 """Directions of straight edges in views, focal lengths from them, and rigs that they correct."""
 
 from dataclasses import replace
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from page4d.rig.edges import Directions, ViewEdges, in_order, shared_directions,
 from page4d.rig.records import Evidence, FocalSource, Lens, PairPose, exp_rotation, rotation_angle_deg
 from page4d.rig.register import placed_views
 from page4d.scene.open import open_scene
-from tests.rig.people_rig import FOCAL_PX, Filming, PeopleRig, film_people
+from tests.rig.people_rig import FOCAL_PX, Filming, PeopleRig, errors_deg, film_people
 from tests.rig.test_assemble import assembled, source
 
 SIZE = (1080, 1920)
@@ -199,13 +198,10 @@ UNKNOWN = [
 ]
 
 
-def turns(found: Any, views: tuple[int, ...], rig: PeopleRig = RIG) -> list[float]:
-    """Return the rotation errors between placed cameras."""
+def largest_turn(found: Assembly, rig: PeopleRig = RIG) -> float:
+    """Return the largest error of rotation between placed cameras."""
     cameras = found.cameras()
-    relative = [
-        (cameras[b][:3, :3] @ cameras[a][:3, :3].T, rig.relative_pose(a, b)[0]) for a, b in combinations(views, 2)
-    ]
-    return [float(rotation_angle_deg(mine, true)) for mine, true in relative]
+    return errors_deg(rig, tuple(cameras), tuple(cameras.values()))[0]
 
 
 def test_edges_correct_cameras_from_people_and_their_focal_lengths():
@@ -214,7 +210,7 @@ def test_edges_correct_cameras_from_people_and_their_focal_lengths():
     found = assembled(RIG.people, UNKNOWN, num_instants=RIG.num_instants, edges=edges)
     assert found.adjustment is not None
     assert found.adjustment.directed == (0, 1, 2)
-    assert max(turns(found, (0, 1, 2))) < 0.5
+    assert largest_turn(found) < 0.5
     for one, std in zip(placed_views(found)[0], found.adjustment.focal_std, strict=True):
         assert abs(np.log(one.focal / FOCAL_PX)) < min(3 * std, 0.02)
 
@@ -241,7 +237,7 @@ def test_cropped_views_are_placed_by_their_principal_points_or_refused(
     edges = [room(pose[:3, :3] @ AXES, one) for pose, one in zip(RIG.world_to_camera, true, strict=True)]
     found = assembled(people, unknown, num_instants=RIG.num_instants, edges=edges)
     assert found.cameras().keys() == ({0, 1, 2} if is_placed else {0, 2})
-    assert max(turns(found, tuple(found.cameras()))) < 1.0
+    assert largest_turn(found) < 1.0
     for view in views:
         center = true[view].intrinsics[0, 2]
         assert not is_placed or found.lenses[view].intrinsics[0, 2] == pytest.approx(center, abs=0.02 * width)
@@ -261,7 +257,7 @@ def test_edges_of_slanted_walls_turn_no_cameras():
     )
     found.run()
     assert not found.directed
-    assert max(turns(found, (0, 1, 2, 3), rig)) < 1.5
+    assert largest_turn(found, rig) < 1.5
 
 
 @pytest.mark.parametrize(
@@ -288,7 +284,7 @@ def test_a_principal_point_with_which_evidence_does_not_fit_does_not_count(
     found = assembled(RIG.people, UNKNOWN, num_instants=RIG.num_instants, edges=edges)
     assert all(lens.is_centered for lens in found.lenses)
     assert found.cameras().keys() == {0, 1, 2}
-    assert max(turns(found, (0, 1, 2))) < 0.5
+    assert largest_turn(found) < 0.5
     names = ", ".join("abc"[view] for view in views)
     assert found.notes[-1].startswith(f"straight edges in {names} are not orthogonal, or")
 
@@ -302,7 +298,7 @@ def test_two_views_of_unknown_focal_lengths_are_placed_with_edges():
         edges = [] if rotations is None else [room(one, RIG.lenses[0]) for one in rotations]
         found = assembled(people, lenses, num_instants=RIG.num_instants, edges=edges)
         assert (len(found.cameras()) == 2) == is_placed
-        assert not is_placed or max(turns(found, (0, 1))) < 0.6
+        assert not is_placed or largest_turn(found) < 0.6
 
 
 @pytest.mark.parametrize(("turn_deg", "is_accepted"), [(4.5, True), (5.5, False), (10.0, False)])

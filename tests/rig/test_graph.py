@@ -31,11 +31,10 @@ from page4d.rig.records import (
     Lens,
     PairPose,
     PointMatches,
-    direction_angle_deg,
     exp_rotation,
     rotation_angle_deg,
 )
-from tests.rig.people_rig import FOCAL_PX, IMAGE_SIZE, Filming, PeopleRig, film_people, lens
+from tests.rig.people_rig import FOCAL_PX, IMAGE_SIZE, Filming, PeopleRig, errors_deg, film_people, lens
 
 
 def rig(**changes: object) -> PeopleRig:
@@ -77,17 +76,6 @@ def adjusted(world: PeopleRig, placement: Placement, lenses: tuple[Lens, ...]) -
     result = adjust(placement.world_to_camera, placed, tracks, np.full(len(placed), -1))
     assert result is not None
     return result
-
-
-def errors_deg(world: PeopleRig, views: tuple[int, ...], cameras: Array) -> tuple[float, float]:
-    """Return the largest error of rotation and of direction over all pairs of views."""
-    turns, bends = [], []
-    for one, other in combinations(range(len(views)), 2):
-        relative = cameras[other] @ np.linalg.inv(cameras[one])
-        rotation, direction = world.relative_pose(views[one], views[other])
-        turns.append(float(rotation_angle_deg(relative[:3, :3], rotation)))
-        bends.append(float(direction_angle_deg(relative[:3, 3], direction)))
-    return max(turns), max(bends)
 
 
 def test_exact_pairs_give_the_exact_rig():

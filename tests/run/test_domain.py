@@ -1,8 +1,9 @@
-"""Warnings of footage unlike the training set are graded, blame only what may be wrong, and name a remedy."""
+"""Warnings of footage unlike the training set, and the banner of previews: graded, with reasons and a remedy."""
 
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,13 +13,15 @@ from page4d.geometry.alignment import disagreement_deg
 from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.io.json_records import read_model
 from page4d.networks.ood import OOD_MESSAGES
+from page4d.options import in_options
 from page4d.output.layout import OutputLayout
-from page4d.output.record import ChunkRecord, RunRecord
+from page4d.output.record import UNTRAINED_NOTICE, ChunkRecord, NetworkRecord, RunRecord
 from page4d.run.domain import OOD_WARNING, Domain, KnownCameras
 from page4d.run.predictor import PredictedChunk
 from page4d.run.reconstruct import reconstruct
 from page4d.scene.batches import FrameBatch
 from page4d.weights.catalogue import CATALOGUE
+from page4d.weights.loading import BUNDLED_NOTICE
 from tests.run.test_reconstruct import CAPTURE, SETTINGS, in_random_world, uncalibrated
 from tests.run.truth import TruthPredictor
 
@@ -195,3 +198,37 @@ def test_a_run_warns_once_and_records_every_chunk(poses: Poses | None, words: st
         assert chunk.domain.indicators == {"doubt": 1.5, "match_doubt": 0.25}
         assert chunk.domain.camera_disagreement_deg == (None if poses is None else pytest.approx(90, abs=0.1))
     assert read_model(OutputLayout(tmp_path / "out", scene.view_names).run, RunRecord) == record
+
+
+BUNDLED = NetworkRecord(name="mv-demo", trained=True, notice=BUNDLED_NOTICE)
+DOMAIN = Domain(ratios={"doubt": 1.5}, known=KnownCameras("calibrated", True, 3.0))
+ADVISES = in_options(DOMAIN.notices()[0].marked_text)
+UNLIKE = ADVISES.removesuffix("; give --depth FOLDER for depth")
+SUGGESTS = in_options(DOMAIN.notices(CATALOGUE["da3-small"])[0].marked_text)
+
+
+@pytest.mark.parametrize(
+    ("network", "warnings", "text"),
+    [
+        (BUNDLED, [BUNDLED_NOTICE, "common span 0.00-0.08 s"], ""),
+        (BUNDLED, [BUNDLED_NOTICE, UNLIKE], UNLIKE),
+        (BUNDLED, [ADVISES], UNLIKE),
+        (BUNDLED, [SUGGESTS], UNLIKE),
+        (NetworkRecord(name="own", trained=True), [UNLIKE], UNLIKE),
+        (NetworkRecord(name="x", trained=False), [], UNTRAINED_NOTICE),
+    ],
+    ids=[
+        "the sample",
+        "footage unlike the training set",
+        "an advice",
+        "a suggestion",
+        "an own network",
+        "an untrained network",
+    ],
+)
+def test_the_banner_warns_of_results_that_are_not_to_be_trusted(network, warnings, text) -> None:
+    assert RunRecord.banner.fget(SimpleNamespace(network=network, warnings=warnings)) == text
+
+
+def test_the_warning_names_the_option_of_a_checkpoint_its_licence_and_its_size() -> None:
+    assert SUGGESTS.endswith("--weights da3-small (Apache-2.0, 0.1 GB)")
