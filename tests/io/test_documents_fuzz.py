@@ -45,6 +45,7 @@ def test_an_edited_sync_file_is_read_or_refused(text: str, folder: Path) -> None
     content=st.one_of(
         st.binary(max_size=300),
         st.text(alphabet="cam01.offset_s = [{\"'}]\n#1e5-+\\tu", max_size=200).map(str.encode),
+        st.text(alphabet='{}[]":,.0123456789-eNanInfitycm_s\\ \n', max_size=60).map(str.encode),
     )
 )
 @pytest.mark.parametrize("name", ["sync.json", "sync.toml"])

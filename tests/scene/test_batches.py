@@ -18,7 +18,7 @@ from page4d.scene.batches import PADDING_RGB, FrameBatch, open_batches, open_pla
 from page4d.scene.content import ViewContent
 from page4d.scene.images import ImageFolderReader, undistortion_map
 from page4d.scene.open import open_scene
-from page4d.scene.records import Scene, View, ViewCamera, place_pictures
+from page4d.scene.records import Scene, ViewCamera, place_pictures
 from page4d.scene.timeline import Timeline
 from tests.scene.clip_writers import set_rotation, write_images, write_video
 
@@ -125,7 +125,7 @@ HEIGHT, WIDTH = 240, 320
 
 
 def matrix(distortion: Distortion) -> Any:
-    focal = 220.0 if distortion is BROWN else 150.0
+    focal = 220.0 if distortion.model is BROWN.model else 150.0
     return np.array([[focal, 0.0, 163.3], [0.0, focal * 1.01, 116.8], [0.0, 0.0, 1.0]])
 
 
@@ -147,9 +147,7 @@ def with_camera(scene: Scene, distortion: Distortion) -> Scene:
         intrinsics=torch.from_numpy(matrix(distortion)),
         distortion=distortion,
     )
-    view = scene.views[0]
-    plain = View(name=view.name, source=view.source, clock=view.clock, indices=view.indices, camera=camera)
-    return Scene(name=scene.name, views=(plain,), times=scene.times)
+    return replace(scene, views=(replace(scene.views[0], camera=camera, content=None),))
 
 
 def spots(distortion: Distortion) -> tuple[Any, Any]:
@@ -258,25 +256,11 @@ def test_pixels_outside_the_sensor_are_invalid(distortion: Distortion, tmp_path:
     write_images(tmp_path / "a", {"0.png": np.full((HEIGHT, WIDTH, 3), 255, np.uint8)})
     scene = open_scene(tmp_path)
     for lens in (distortion, pincushion):
-        camera = ViewCamera(
-            world_to_camera=torch.eye(4, dtype=torch.float64),
-            intrinsics=torch.from_numpy(matrix(distortion)),
-            distortion=lens,
-        )
-        view = scene.views[0]
-        tilted = View(name="a", source=view.source, clock=view.clock, indices=view.indices, camera=camera)
-        batch = read(Scene(name="x", views=(tilted,), times=scene.times), WIDTH, multiple=1)
+        batch = read(with_camera(scene, lens), WIDTH, multiple=1)
         y, x = np.mgrid[:HEIGHT, :WIDTH] + 0.5
-        inverse = np.linalg.inv(matrix(distortion))
+        inverse = np.linalg.inv(matrix(lens))
         plane = np.stack([x.ravel(), y.ravel()], axis=-1) @ inverse[:2, :2].T + inverse[:2, 2]
-        points = np.concatenate([plane, np.ones((len(plane), 1))], axis=1)
-        camera_matrix = matrix(distortion) - [[0, 0, 0.5], [0, 0, 0.5], [0, 0, 0]]
-        coefficients, still = np.array(lens.coefficients), np.zeros(3)
-        if lens.model is LensModel.FISHEYE:
-            shown = cv2.fisheye.projectPoints(points[:, None], still, still, camera_matrix, coefficients)[0]
-        else:
-            shown = cv2.projectPoints(points, still, still, camera_matrix, coefficients)[0]
-        shown = shown.reshape(HEIGHT, WIDTH, 2) + 0.5
+        shown = shown_by_opencv(plane, lens).reshape(HEIGHT, WIDTH, 2)
         margin = np.minimum(shown, [WIDTH, HEIGHT] - shown).min(axis=-1)
         domain = lens.in_domain(torch.from_numpy(plane)).reshape(HEIGHT, WIDTH).numpy()
         valid = batch.valid[0, 0, 0].numpy()
@@ -298,25 +282,13 @@ def test_masks_and_depth_are_undistorted_like_the_image(tmp_path: Path):
     write_images(tmp_path / "rig" / "a", {"0.png": np.zeros((HEIGHT, WIDTH, 3), np.uint8)})
     write_images(tmp_path / "m" / "a", {"0.png": marked})
     write_images(tmp_path / "d" / "a", {"0.png": depth})
-    given_scene = open_scene(tmp_path / "rig", masks=tmp_path / "m", depth=tmp_path / "d")
-    scene = with_camera(given_scene, BROWN)
-    view = scene.views[0]
-    mask, measured = given_scene.views[0].mask, given_scene.views[0].depth
-    full = View(
-        name="a",
-        source=view.source,
-        clock=view.clock,
-        indices=view.indices,
-        camera=view.camera,
-        mask=mask,
-        depth=measured,
-    )
-    batch = read(Scene(name="x", views=(full,), times=scene.times), WIDTH, multiple=1)
+    scene = with_camera(open_scene(tmp_path / "rig", masks=tmp_path / "m", depth=tmp_path / "d"), BROWN)
+    batch = read(scene, WIDTH, multiple=1)
     for number, (x, y) in enumerate(ideal):
         assert batch.dynamic[0, 0, 0, int(y), int(x)] == 1
         assert float(batch.depth[0, 0, 0, int(y), int(x)]) == pytest.approx(1 + number / 1000)
     assert set(batch.dynamic.unique().tolist()) <= {0.0, 1.0}
-    ignoring = Scene(name="x", views=(full,), times=scene.times, mask_meaning=MaskMeaning.IGNORE)
+    ignoring = replace(scene, mask_meaning=MaskMeaning.IGNORE)
     assert torch.equal(read(ignoring, WIDTH, multiple=1).valid, batch.valid & (batch.dynamic == 0))
 
 

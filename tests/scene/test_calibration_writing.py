@@ -135,6 +135,7 @@ def test_a_skew_is_written_or_refused(file_format: CalibrationFormat, tmp_path: 
     if any(row.written is file_format and "skew" in row.cannot_hold for row in FORMATS):
         with pytest.raises(UsageError, match=f"{first.name} has a skew that the format {file_format} cannot hold"):
             write_calibration(written, path, file_format)
+        assert [entry.name for entry in tmp_path.iterdir()] == [f"{path.name}.json"]
     else:
         write_calibration(written, path, file_format)
         (found,) = (camera for camera in read_calibration(path).cameras if camera.name == first.name)
@@ -196,19 +197,11 @@ def test_a_folder_of_other_files_is_never_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "notes.txt").read_text() == "keep"
 
 
-def test_what_a_format_cannot_hold_is_refused(tmp_path: Path) -> None:
+def test_moving_cameras_and_unknown_suffixes_are_refused(tmp_path: Path) -> None:
     camera = rig().cameras[0]
-    skewed = camera.intrinsics.clone()
-    skewed[0, 1] = 2.0
-    with pytest.raises(UsageError, match="skew"):
-        write_calibration(
-            replace(rig(), cameras=(replace(camera, intrinsics=skewed),)),
-            tmp_path / "model",
-            CalibrationFormat.COLMAP,
-        )
     moving = replace(camera, world_to_camera=camera.world_to_camera.expand(2, 4, 4))
     with pytest.raises(UsageError, match="moves"):
         write_calibration(replace(rig(), cameras=(moving,)), tmp_path / "a.json", CalibrationFormat.PAGE4D)
     with pytest.raises(UsageError, match="suffix"):
         choose_format(tmp_path / "rig.txt", None)
-    assert [path.name for path in tmp_path.iterdir()] == ["model.json"]
+    assert not list(tmp_path.iterdir())

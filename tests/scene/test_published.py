@@ -158,15 +158,19 @@ def test_padding_is_white_and_invalid(tmp_path: Path) -> None:
     assert outside.sum() == 518 * (518 - 252)
 
 
+def banded(folder: Path, band: np.ndarray) -> Scene:
+    """Return a view of one picture that is bright, masked and 2 m away where the band is."""
+    for kind, level in (("rig", np.uint8(255)), ("masks", np.uint8(255)), ("depth", np.uint16(2000))):
+        (folder / kind / "a").mkdir(parents=True)
+        Image.fromarray(band * level).save(folder / kind / "a" / "0.png")
+    return open_scene(folder / "rig", masks=folder / "masks", depth=folder / "depth")
+
+
 def test_image_mask_and_depth_are_cropped_equally(tmp_path: Path) -> None:
     """A band of rows is bright, masked and near, in a view that is cropped to its middle."""
-    rig, band = tmp_path / "rig", slice(30, 35)
-    for folder, kind in ((rig, np.uint8), (tmp_path / "m", np.uint8), (tmp_path / "d", np.uint16)):
-        pixels = np.zeros((96, 56), kind)
-        pixels[band] = 2000 if kind is np.uint16 else 255
-        (folder / "a").mkdir(parents=True)
-        Image.fromarray(pixels).save(folder / "a" / "0.png")
-    batch = read(open_scene(rig, masks=tmp_path / "m", depth=tmp_path / "d"), Preprocess.VGGT_CROP)
+    band, shown = slice(30, 35), np.zeros((96, 56), bool)
+    shown[band] = True
+    batch = read(banded(tmp_path, shown), Preprocess.VGGT_CROP)
     (view,) = batch.pixel_transforms
     assert view.top < 0
     edges = view.to_network(torch.tensor([[0.0, band.start], [0.0, band.stop]]))[:, 1]
@@ -182,13 +186,9 @@ def test_image_mask_and_depth_are_cropped_equally(tmp_path: Path) -> None:
 
 def test_image_mask_and_depth_are_read_from_one_window(tmp_path: Path) -> None:
     """A band of columns is bright, masked and near, in a view that is cropped before it is resized."""
-    rig, band = tmp_path / "rig", slice(130, 140)
-    for folder, kind in ((rig, np.uint8), (tmp_path / "m", np.uint8), (tmp_path / "d", np.uint16)):
-        pixels = np.zeros((64, 301), kind)
-        pixels[:, band] = 2000 if kind is np.uint16 else 255
-        (folder / "a").mkdir(parents=True)
-        Image.fromarray(pixels).save(folder / "a" / "0.png")
-    batch = read(open_scene(rig, masks=tmp_path / "m", depth=tmp_path / "d"), Preprocess.VGGT_OMEGA)
+    band, shown = slice(130, 140), np.zeros((64, 301), bool)
+    shown[:, band] = True
+    batch = read(banded(tmp_path, shown), Preprocess.VGGT_OMEGA)
     (view,) = batch.pixel_transforms
     edges = view.to_network(torch.tensor([[float(band.start), 0.0], [float(band.stop), 0.0]]))[:, 0]
     columns = torch.arange(view.canvas_size[1]) + 0.5
