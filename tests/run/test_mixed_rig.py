@@ -78,7 +78,7 @@ class MixedTruth(TruthPredictor):
             depth=depths,
             depth_confidence=torch.ones_like(depths),
         )
-        return PredictedChunk(predicted.transformed(random_similarity(start + 1)), batch.cameras)
+        return PredictedChunk(self.disturb(start, predicted.transformed(random_similarity(start + 1))), batch.cameras)
 
 
 def run(out: Path, *, calibrated: bool, motion: CameraMotion = CameraMotion.AUTO) -> Output:

@@ -1,6 +1,6 @@
 """Runs of a calibrated rig that moves as one: its relative poses are kept, its motion is replaced by the true one."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,13 +16,11 @@ from page4d.formats.cameras_json import read_cameras_json
 from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.geometry.transforms import move_origin, rigid
 from page4d.lab.synthetic.capture import SyntheticCapture
-from page4d.networks.conditioning import Memory
 from page4d.options import ReconstructSettings
 from page4d.output.reader import open_output
+from page4d.records import Predictions
 from page4d.rig import trajectory
-from page4d.run.predictor import PredictedChunk
 from page4d.run.reconstruct import reconstruct
-from page4d.scene.batches import FrameBatch
 from tests.run.truth import TruthPredictor, random_similarity
 
 CAPTURE = SyntheticCapture(seed=3, num_views=4, num_times=6, image_size=(18, 24))
@@ -33,16 +31,10 @@ PATH = rigid(TURNS, torch.arange(6).double()[:, None] * torch.tensor([0.16, 0.0,
 TRUE = STATIC[None] @ PATH[:, None]
 
 
-@dataclass
-class Mover(TruthPredictor):
-    """Predicts the cameras of the rig that moves, in another world and unit per chunk."""
-
-    def predict(self, batch: FrameBatch, memory: Memory | None = None) -> PredictedChunk:
-        found = super().predict(batch, memory)
-        start, stop = self.calls[-1]
-        cameras = replace(found.predictions.cameras, world_to_camera=TRUE[None, start:stop])
-        predicted = replace(found.predictions, cameras=cameras)
-        return found._replace(predictions=predicted.transformed(random_similarity(start)))
+def moving(start: int, found: Predictions) -> Predictions:
+    """Return the cameras of the rig that moves, in another world and unit per chunk."""
+    cameras = replace(found.cameras, world_to_camera=TRUE[None, start : start + found.num_times])
+    return replace(found, cameras=cameras).transformed(random_similarity(start))
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +46,7 @@ def known_motion(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_run_has_the_cameras_of_the_rig_at_every_instant(tmp_path: Path) -> None:
-    record = reconstruct(CAPTURE.scene(), Mover(CAPTURE), out=tmp_path / "out", settings=SETTINGS)
+    record = reconstruct(CAPTURE.scene(), TruthPredictor(CAPTURE, moving), out=tmp_path / "out", settings=SETTINGS)
     assert torch.equal(open_output(tmp_path / "out").cameras.world_to_camera, TRUE)
     assert (record.scale, record.scale_source) == (Scale.METRIC, "calibration")
     assert record.scene.calibration == "true cameras of the synthetic rig; its motion is from texture"
@@ -62,14 +54,14 @@ def test_a_run_has_the_cameras_of_the_rig_at_every_instant(tmp_path: Path) -> No
     assert record.calibration_check is None
     assert not record.warnings
     again = {"settings": SETTINGS, "existing": ExistingOutput.RESUME}
-    assert reconstruct(CAPTURE.scene(), Mover(CAPTURE), out=tmp_path / "out", **again) == record
+    assert reconstruct(CAPTURE.scene(), TruthPredictor(CAPTURE, moving), out=tmp_path / "out", **again) == record
 
 
 def test_a_rig_that_moves_in_the_coordinates_of_a_survey_moves_in_the_camera_files(tmp_path: Path) -> None:
     offset = torch.tensor([500000.0, 5000000.0, 300.0]).double()
     given = {name: move_origin(pose, -offset) for name, pose in zip(CAPTURE.view_names, STATIC, strict=True)}
     scene = replace(CAPTURE.scene(), world_offset=tuple(offset.tolist()), surveyed=given)
-    reconstruct(scene, Mover(CAPTURE), out=tmp_path / "out", settings=SETTINGS)
+    reconstruct(scene, TruthPredictor(CAPTURE, moving), out=tmp_path / "out", settings=SETTINGS)
     written = read_cameras_json(tmp_path / "out/cameras.json").world_to_camera
     torch.testing.assert_close(written, move_origin(TRUE, -offset), rtol=0, atol=1e-5)
 
@@ -88,4 +80,6 @@ def test_rigs_whose_motion_has_no_world_or_unit_are_refused(
 ) -> None:
     scene = replace(CAPTURE.scene(), views=CAPTURE.scene().views[:views])
     with pytest.raises(UsageError, match=message):
-        reconstruct(scene, Mover(CAPTURE), out=tmp_path / "out", settings=replace(SETTINGS, **changes))
+        reconstruct(
+            scene, TruthPredictor(CAPTURE, moving), out=tmp_path / "out", settings=replace(SETTINGS, **changes)
+        )

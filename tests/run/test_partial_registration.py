@@ -1,6 +1,6 @@
 """Rigs of which evidence places some views only: their cameras are kept, the network gives the others."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,6 @@ from page4d.errors import InputError, UsageError
 from page4d.geometry.distortion import Distortion, LensModel
 from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.geometry.transforms import camera_centers
-from page4d.networks.conditioning import Memory
 from page4d.options import ReconstructSettings
 from page4d.output.reader import open_output
 from page4d.output.record import RunRecord
@@ -23,9 +22,7 @@ from page4d.rig.camera_motion import ViewMotion
 from page4d.rig.evidence import PixelEvidence
 from page4d.rig.records import FocalSource, Lens, RigRegistration, placed_record
 from page4d.run import registration
-from page4d.run.predictor import PredictedChunk
 from page4d.run.reconstruct import reconstruct
-from page4d.scene.batches import FrameBatch
 from page4d.scene.records import Scene
 from tests.run.test_mixed_rig import CAPTURE, MixedTruth
 from tests.run.test_reconstruct import bytes_of, resumed, uncalibrated
@@ -80,17 +77,8 @@ def evidence(monkeypatch) -> None:
     monkeypatch.setattr("page4d.rig.evidence.measure_camera_motion", measure)
 
 
-@dataclass
-class DisturbedTruth(MixedTruth):
-    """The truth in a random world per chunk, disturbed."""
-
-    def predict(self, batch: FrameBatch, memory: Memory | None = None) -> PredictedChunk:
-        found = super().predict(batch, memory)
-        return found._replace(predictions=self.disturb(0, found.predictions))
-
-
 def run(out: Path, existing: ExistingOutput = ExistingOutput.REFUSE, disturb=lambda _, found: found, **changes):
-    scene, predictor = uncalibrated(CAPTURE.scene()), DisturbedTruth(CAPTURE, disturb)
+    scene, predictor = uncalibrated(CAPTURE.scene()), MixedTruth(CAPTURE, disturb)
     MEASURED.clear()
     return reconstruct(scene, predictor, out=out, settings=SETTINGS, existing=existing, **changes)
 
@@ -174,7 +162,7 @@ def test_predicted_cameras_accuse_calibrated_ones_but_not_registered_ones(tmp_pa
 
     monkeypatch.setitem(globals(), "PLACED", (0, 1, 2, 3))
     scene = uncalibrated(CAPTURE.scene()) if is_registered else CAPTURE.scene()
-    record = reconstruct(scene, DisturbedTruth(CAPTURE, turned), out=tmp_path / "out", settings=SETTINGS)
+    record = reconstruct(scene, MixedTruth(CAPTURE, turned), out=tmp_path / "out", settings=SETTINGS)
     assert record.calibration_residuals is not None
     accused = any("predicts cam02 elsewhere than the calibration" in warning for warning in record.warnings)
     assert accused is not is_registered
@@ -228,7 +216,7 @@ def test_views_are_registered_in_the_world_of_calibrated_ones(
 ):
     """Calibrated cameras stay; without two of them the unit is that of a length, or arbitrary."""
     monkeypatch.setattr(registration, "register_rig", placed_around(unit, places))
-    scene, predictor = half_calibrated(known), DisturbedTruth(CAPTURE, lambda _, found: found)
+    scene, predictor = half_calibrated(known), MixedTruth(CAPTURE)
     changes = {} if length is None else {"scale_from": length}
     record = reconstruct(scene, predictor, out=tmp_path / "out", settings=SETTINGS, **changes)
     expected = [
@@ -253,7 +241,7 @@ def test_a_length_scales_another_world_than_that_of_a_single_calibrated_camera_a
     tmp_path, monkeypatch
 ):
     monkeypatch.setattr(registration, "register_rig", placed_around(UNIT, (0, 1, 3)))
-    predictor, changes = DisturbedTruth(CAPTURE, lambda _, found: found), {"world": "first-camera"}
+    predictor, changes = MixedTruth(CAPTURE), {"world": "first-camera"}
     length = f"cam01-cam03={APART:.15f}m"
     reconstruct(
         half_calibrated((2,)), predictor, out=tmp_path / "out", settings=SETTINGS, scale_from=length, **changes
@@ -278,7 +266,7 @@ def test_a_calibration_of_some_views_that_cannot_be_completed_is_refused(
     known: tuple[int, ...], changes: dict[str, object], message: str, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(registration, "register_rig", placed_around(1.0, ()))
-    predictor = DisturbedTruth(CAPTURE, lambda _, found: found)
+    predictor = MixedTruth(CAPTURE)
     with pytest.raises((InputError, UsageError)) as raised:
         reconstruct(half_calibrated(known), predictor, out=tmp_path / "out", settings=SETTINGS, **changes)
     assert message in raised.value.message
