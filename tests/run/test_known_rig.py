@@ -31,7 +31,7 @@ def ring() -> GroundTruth:
     return sample_truth([3], REQUEST)
 
 
-def predicted(ring: GroundTruth) -> Predictions:
+def predicted(ring: GroundTruth | Predictions) -> Predictions:
     """Return depth with 5 % of noise in a unit of its own, and cameras wrong by some 60 degrees."""
     generator = torch.Generator().manual_seed(0)
     twist = torch.randn(1, 1, 4, 6, generator=generator).double()
@@ -48,7 +48,7 @@ def predicted(ring: GroundTruth) -> Predictions:
     )
 
 
-def point_error(found: Predictions, ring: GroundTruth, scale: float = 1.0) -> float:
+def point_error(found: Predictions, ring: GroundTruth | Predictions, scale: float = 1.0) -> float:
     """Return the median distance of points to the true ones, in units of true depth; `found` is scaled first."""
 
     def points(cameras: Cameras, depth: torch.Tensor) -> torch.Tensor:
@@ -59,16 +59,18 @@ def point_error(found: Predictions, ring: GroundTruth, scale: float = 1.0) -> fl
     return float(((own - known).norm(dim=-1) / ring.depth)[found.valid].median())
 
 
-def test_registered_cameras_place_and_scale_depth_of_wrong_cameras(ring: GroundTruth) -> None:
-    before = predicted(ring)
-    known = replace(ring.cameras, world_to_camera=ring.cameras.world_to_camera.double())
+@pytest.mark.parametrize("scene", ["ring", "capture"])
+def test_registered_cameras_place_and_scale_depth_of_wrong_cameras(scene: str, ring: GroundTruth) -> None:
+    truth = ring if scene == "ring" else exact_predictions(CAPTURE)
+    before = predicted(truth)
+    known = replace(truth.cameras, world_to_camera=truth.cameras.world_to_camera.double())
     assert disagreement_deg(before.cameras.world_to_camera[0], known.world_to_camera[0]) > 15
-    assert point_error(before, ring, UNIT) > 0.5
+    assert point_error(before, truth, UNIT) > 0.5
     world = World(CAPTURE.scene(), Poses.INPUT, predictor_uses_rig=False)
     after, transform = world.register(before, known)
-    assert point_error(after, ring) < 0.15
+    assert point_error(after, truth) < 0.15
     assert float(transform.scale) / UNIT == pytest.approx(1, rel=0.06)
-    assert float((after.depth / ring.depth)[after.valid].log().abs().median()) < 0.07
+    assert float((after.depth / truth.depth)[after.valid].log().abs().median()) < 0.07
     assert torch.equal(after.cameras.world_to_camera, known.world_to_camera)
 
 
