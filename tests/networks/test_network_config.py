@@ -209,11 +209,7 @@ CONTRADICTIONS = (
         {"depth_head": replace(SMALL_DA3.depth_head, layers=(0, 1, 2, 3))},
         "layer 0, which has no step within",
     ),
-    (
-        SMALL_DA3,
-        {"camera_encoder": replace(SMALL_DA3.camera_encoder, num_heads=3)},
-        "encoder: width 16 is not",
-    ),
+    (SMALL_DA3, {"camera_encoder": replace(SMALL_DA3.camera_encoder, num_heads=3)}, "encoder: width 16 is not"),
     (SMALL_DA3_NESTED, {"camera_head": None}, "without a camera head"),
     (
         SMALL_DA3_NESTED,

@@ -205,11 +205,7 @@ IMAGES = "1 1 0 0 0 0 0 0 1 cam01.png\n\n2 1 0 0 0 0 0 1 1 cam02.png\n\n"
 FILES = {
     "floor_at": ("floor.csv", {"floor.csv": "point,view,x,y"}, "point,view,y,x"),
     "tracks2d": (".", {"cam01.npz": "1", "cam02.npz": "1"}, "2"),
-    "intrinsics": (
-        ".",
-        {"sparse/0/images.txt": IMAGES, "sparse/0/cameras.txt": LENSES},
-        LENSES.replace("20", "21"),
-    ),
+    "intrinsics": (".", {"sparse/0/images.txt": IMAGES, "sparse/0/cameras.txt": LENSES}, LENSES.replace("20", "21")),
 }
 """The path of an option in a folder, the files there, and another text of the last one."""
 

@@ -113,13 +113,7 @@ def test_everything_is_computed_on_the_device_of_the_worlds():
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [
-        {"num_times": 0},
-        {"num_views": 0},
-        {"image_size": (0, 8)},
-        {"outdoor_probability": 2.0},
-    ],
+    "wrong", [{"num_times": 0}, {"num_views": 0}, {"image_size": (0, 8)}, {"outdoor_probability": 2.0}]
 )
 def test_requests_out_of_range_are_refused(wrong):
     with pytest.raises(UsageError, match="scene request: "):
