@@ -96,7 +96,7 @@ def test_memory_is_passed_to_the_next_chunk_and_to_a_resumed_run(network_with_me
     first, last = clouds[0], clouds[-1]
     assert whole[first] == without_memory[first]
     assert whole[last] != without_memory[last]
-    resumed(reconstruct, scene, NetworkPredictor(**options), out=tmp_path / "cut", instants=4, settings=SETTINGS)
+    resumed(reconstruct, scene, NetworkPredictor(**options), out=tmp_path / "cut", instants=6, settings=SETTINGS)
     assert files(tmp_path / "cut") == whole
 
 
