@@ -149,16 +149,7 @@ def test_deviations_include_a_drift_that_is_not_determined(noise_s: float, is_de
         (Take([0, 0.4], turn_deg=20), "cam1: "),
         (Take([0, 0.05], seconds=0.1), "cam0, cam1: fewer than 26 frames"),
     ],
-    ids=[
-        "other motion",
-        "first view",
-        "two views",
-        "periodic",
-        "no overlap",
-        "short overlap",
-        "wrong camera",
-        "brief",
-    ],
+    ids=["other motion", "first view", "two views", "periodic", "apart", "short overlap", "wrong camera", "brief"],
 )
 def test_clocks_that_motion_does_not_determine_are_named(take: Take, views: str) -> None:
     with pytest.raises(InputError, match=f"motion does not determine the clock of {views}"):
