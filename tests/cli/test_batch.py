@@ -79,24 +79,3 @@ def test_masks_of_static_cameras_serve_all_scenes_of_a_batch(tmp_path, cli):
     (masks / "left.png").unlink()
     write_images(masks / "left", {"000000.png": white, "000001.png": white})
     assert "--masks of one scene with 2 scenes" in cli("reconstruct", *takes, *arguments).err
-
-
-@pytest.mark.parametrize("option", ["depth", "masks", "tracks2d"])
-def test_maps_of_one_scene_are_refused_with_several(option, tmp_path, cli):
-    ended = cli("reconstruct", "one", "two", "--out", tmp_path, f"--{option}", tmp_path, "--motion")
-    assert (ended.code, ended.err.splitlines()[0]) == (2, f"error: --{option} of one scene with 2 scenes")
-
-
-@pytest.mark.parametrize("options", [["one"], ["one", "two", "--distributed", "ray"]])
-def test_jobs_without_several_scenes_on_this_machine_are_refused(options, tmp_path, cli):
-    ended = cli("reconstruct", *options, "--out", tmp_path / "out", "--jobs", 2)
-    assert (ended.code, ended.err.count("\n")) == (2, 2)
-    assert "--jobs 2 with" in ended.err
-
-
-def test_an_unknown_cluster_is_refused(scenes, tmp_path, reconstruct):
-    ended = reconstruct(scenes[0], tmp_path / "out", "--distributed", "slurm")
-    assert (ended.code, ended.err) == (
-        2,
-        "error: --distributed 'slurm' is not a Ray cluster\nhint:  give ray or ray://HOST:PORT\n",
-    )

@@ -220,6 +220,7 @@ class TestLimits:
     [
         "reconstruct scene --out",
         "synthesize --out",
+        "export out --format glb --to",
         "evaluate out scene --plots",
         "train --out",
         "pretrain scene --out",

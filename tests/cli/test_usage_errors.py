@@ -26,6 +26,8 @@ COMMANDS = {
     "run": "reconstruct {scene} --out {new} --untrained --preset mv-tiny --dry-run",
     "train": "train --out {new} --preset tiny --until-samples 1",
     "pretrain": "pretrain {scene} --out {new} --steps 1",
+    "export": "export {result} --to {new} --format",
+    "pictured": "export {result} --to {new} --scene {scene} --format",
 }
 
 REFUSED = """
@@ -53,6 +55,12 @@ REFUSED = """
 2 {run} --scale-from cam01-cam02=1e300mm -> --scale-from: a distance of 1e300 mm
 2 {run} --device {digits} -> no device is called '999
 2 {run} --again cam01 --again cam02 -> --again is given more than once
+2 reconstruct {scene} --out {new} --untrained --distributed slurm -> --distributed 'slurm' is not a Ray ... ray://HOST
+2 reconstruct one --out {new} --jobs 2 -> --jobs 2 with
+2 reconstruct one two --out {new} --jobs 2 --distributed ray -> --jobs 2 with
+2 reconstruct one two --out {new} --motion --depth {truth} -> --depth of one scene with 2 scenes
+2 reconstruct one two --out {new} --motion --masks {truth} -> --masks of one scene with 2 scenes
+2 reconstruct one two --out {new} --motion --tracks2d {truth} -> --tracks2d of one scene with 2 scenes
 2 reconstruct {scene} --out {new} --untrained --preset {digits} -> no network is called '999
 2 inspect-scene {room} --views Cam1,cam02 -> --views: no view is called 'Cam1' ... did you mean cam01?
 2 inspect-scene {room} --sync adio -> sync file 'adio' does not exist ... did you mean audio? give a file
@@ -104,6 +112,7 @@ REFUSED = """
 2 evaluate {result} {room} --align best -> Invalid value for '--align': 'best' is not one of 'scale'
 2 evaluate {result} {room} --max-depth -1 -> Invalid value for '--max-depth': '-1' should be greater than 0
 2 evaluate {result} {room} --threshold 0 -> Invalid value for '--threshold': '0' should be greater than 0
+3 evaluate {result} {result} -> '{result}' is the output of a run, not ground truth
 5 evaluate {result} {room} --plots {file} -> cannot write to '{file}': it is a file
 2 view {result} --overwrite -> --overwrite without --html
 2 view {result} --html x.html --port 81 -> --port and --html contradict each other
@@ -118,8 +127,64 @@ REFUSED = """
 2 view {result} --html {result}/run.json --overwrite -> '{result}/run.json' is in the folder of the run
 3 view {truth} -> '{truth}' holds no result: run.json is missing
 3 view {result} --scene {truth} -> no videos in '{truth}'
+3 validate treadmill {truth} -> '{truth}' is not the rig treadmill: it has no Calib.qca.txt
+2 validate ofice -> no public rig is called 'ofice' ... did you mean office?
 3 report {truth} -> '{truth}' holds no result: run.json is missing
 5 report {result} --html {truth} -> cannot write to '{truth}': a folder is in the way
+2 export -> missing argument 'OUT'
+2 export OUT -> missing option '--format'
+2 export OUT --format glb -> missing option '--to'
+3 export OUT --format glb --to DIR -> 'OUT' is not a folder
+2 {export} colamp -> no format 'colamp' ... did you mean colmap? 'page4d export --list'
+2 {export} glb,xyz -> no format 'xyz' ... 'page4d export --list'
+2 {export} nuke -> no format 'nuke' ... nuke reads usd, exr, chan; 'page4d export --list'
+2 {export} alembic -> no format 'alembic': Alembic has no writer for Python ... export usd
+2 {export} fbx -> no format 'fbx': FBX has no free writer ... export usd
+2 {export} ply -> no format 'ply': it is that of the run's clouds ... use the run's points/*.ply
+2 {export} splatting -> no format 'splatting' ... did you mean splat? 'page4d export --list'
+2 {export} glb, -> the name of a format is empty ... --list
+2 {export} glb --text -> glb takes no --text ... these formats take it: colmap
+2 {export} glb,chan --split -> glb, chan takes no --split ... these formats take it: usd
+2 {export} usd --animated -> usd takes no --animated ... these formats take it: glb
+2 {export} splat --image-size 64 -> splat takes no --image-size ... nerfstudio
+2 {export} chan --max-points 5 -> chan takes no --max-points ... splat
+2 {export} glb --no-images -> glb takes no --no-images ... colmap
+2 {export} glb --views cam1 -> --views: no view is called 'cam1' ... cam01, cam02, cam03, cam04
+2 {export} glb --views cam01, -> Invalid value for '--views' ... --help
+2 {export} glb --instants 4 -> --instants: no instant 4 ... instants 0 to 3
+2 {export} glb --instants 0:9 -> --instants: no instant 8 ... instants 0 to 3
+2 {export} glb --instants -5: -> --instants: no instant -5 ... instants 0 to 3
+2 {export} glb --instants 3:2 -> --instants leaves no instant ... instants 0 to 3
+2 {export} glb --instants 0:4:0 -> Invalid value for '--instants': '0:4:0' is not of the form A:B or A:B:S ... --help
+2 {export} glb --instants a -> Invalid value for '--instants': 'a' is not of the form A:B or A:B:S ... --help
+2 {export} glb --max-points -1 -> Invalid value for '--max-points': '-1' should be greater than or equal to 0
+2 {export} glb --max-points 2147483648 -> Invalid value for '--max-points': '2147483648' should be less than
+2 {export} glb --voxel inf -> Invalid value for '--voxel': 'inf' should be less than
+2 {export} glb --min-confidence 1.5 -> Invalid value for '--min-confidence': '1.5' should be less than or equal to 1
+2 {export} glb --scale 0 -> Invalid value for '--scale': '0.0' should be greater than or equal to
+2 {export} glb --scale big -> Invalid value for '--scale': 'big' is neither auto nor a number
+2 {export} glb --up w -> Invalid value for '--up' ... --help
+2 {export} glb,nerfstudio -> nerfstudio needs the pictures ... give --scene FOLDER with cam01/, cam02/, cam03/,
+3 {export} freetimegs -> freetimegs needs velocities, and this run has none ... motion
+2 {pictured} nerfstudio --hold-out x -> --hold-out: no view is called 'x' ... cam01, cam02
+2 {pictured} nerfstudio --hold-out cam02 --views cam01 -> --hold-out cam02 is not among the exported ... add it
+2 {pictured} nerfstudio --hold-out cam01 --views cam01 -> --hold-out leaves no view for training ... hold out fewer
+2 {pictured} colmap,nerfstudio --hold-out cam01 -> colmap would contain the views of --hold-out ... --views
+2 {pictured} colmap --image-size 4 -> Invalid value for '--image-size': '4' should be greater than or equal to 8
+2 {pictured} colmap --image-size 20000 -> Invalid value for '--image-size': '20000' should be less than or equal
+2 {pictured} colmap --pinhole-focal -5 -> Invalid value for '--pinhole-focal': '-5' should be greater than 0
+2 {pictured} colmap --pinhole-focal 50 -> --pinhole-focal without --pinhole common ... give --pinhole common
+2 {pictured} colmap --pinhole keep --pinhole-focal 50 -> --pinhole-focal with --pinhole keep ... --pinhole common
+2 {pictured} spacetime --pinhole keep -> spacetime takes no --pinhole
+3 {pictured} spacetime --views cam01 -> spacetime needs at least 2 views
+3 {pictured} spacetime --hold-out cam01 --views cam01,cam02 -> spacetime needs at least 3 views ... export more views
+2 {pictured} glb,spacetime --hold-out cam01,cam02 -> spacetime holds out one view, not 2 ... give one --hold-out
+2 {pictured} 4dgaussians --image-format png -> 4dgaussians takes no --image-format
+2 {pictured} 4dgaussians --hold-out cam01 -> 4dgaussians takes no --hold-out
+3 {pictured} 4dgaussians --views cam01 -> 4dgaussians needs at least 2 views
+3 {pictured} 4dgaussians --instants 0 -> 4dgaussians needs at least 2 instants ... export more instants
+2 {pictured} 4dgaussians-dynerf --hold-out cam01,cam02 -> 4dgaussians-dynerf holds out one view ... give one
+3 {pictured} 4dgaussians-dynerf --views cam01,cam02 -> 4dgaussians-dynerf needs at least 3 views; this export has 2
 2 synthesize --out {new} --frames 1000000000 -> Invalid value for '--frames': '1000000000' should be less than
 2 synthesize --out {new} --views 65 -> Invalid value for '--views': '65' should be less than or equal to 64
 2 synthesize --out {new} --size 100000x100000 -> synthetic capture: image_size.0 is 100000 ... than or equal to 8192

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
 
-from page4d.errors import InputError, UsageError
 from page4d.lab import public_rigs
 from page4d.lab.public_rigs import RIGS, Validation, board_errors, rig_errors, validate
 from page4d.output.rig_record import RegistrationRecord
@@ -124,16 +123,6 @@ def test_corners_of_a_board_are_triangulated(tmp_path: Path) -> None:
     wrong[1] = moved(ring(radius=3.1), 0.3)[1]
     distance, _ = board_errors(tmp_path, registered(wrong), scene)
     assert distance > 0.05
-
-
-def test_other_rigs_and_folders_are_refused(cli: Cli, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no public rig is called 'treadmil'"):
-        validate("treadmil", tmp_path)
-    with pytest.raises(InputError, match=r"is not the rig treadmill: it has no Calib.qca.txt"):
-        validate("treadmill", tmp_path)
-    assert cli("validate", "treadmill", str(tmp_path)).code == 3
-    assert "no public rig is called 'ofice'" in (ended := cli("validate", "ofice")).err
-    assert "did you mean office?" in ended.err
 
 
 def test_the_cameras_of_the_office_fit_its_board() -> None:

@@ -334,10 +334,6 @@ class TestMatching:
             write_png(folder / "000000.png", np.zeros((48, 64), np.uint16))
         assert len(evaluate(perfect, truth, **SETTINGS).match.times) == 4
 
-    def test_a_result_is_no_ground_truth(self, perfect: Path):
-        with pytest.raises(InputError, match="is the output of a run, not ground truth"):
-            evaluate(perfect, perfect)
-
     def test_no_common_view_is_an_error(self, truth: Path, perfect: Path):
         edit_json(
             truth / "cameras.json",

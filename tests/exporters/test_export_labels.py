@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import page4d
-from page4d.errors import InputError, OutputError, UsageError
+from page4d.errors import OutputError, UsageError
 from page4d.exporters.export import export, plan_exports
 from page4d.options import ExportSettings
 from page4d.scene.open import open_scene
@@ -48,25 +48,6 @@ def test_a_second_export_has_the_same_bytes(
     assert first == second
     assert len(first) == number
     assert name != "chan" or not any(b"-0 " in content for content in first.values())
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "error", "words"),
-    [
-        ("4dgaussians", {"image_format": "png"}, UsageError, "4dgaussians takes no"),
-        ("4dgaussians", {"hold_out": ("cam01",)}, UsageError, "4dgaussians takes no"),
-        ("4dgaussians", {"views": ("cam01",)}, InputError, "needs at least 2 views"),
-        ("4dgaussians-dynerf", {"views": ("cam01", "cam02")}, InputError, "at least 3 views; this export has 2"),
-        ("spacetime", {"pinhole": "keep"}, UsageError, "spacetime takes no pinhole"),
-        ("spacetime", {"views": ("cam01",)}, InputError, "needs at least 2 views"),
-    ],
-)
-def test_what_a_trainer_cannot_read_is_refused(
-    name: str, options: dict, error: type, words: str, capture: Capture, tmp_path
-):
-    with pytest.raises(error, match=words):
-        export_one(capture, name, tmp_path / "room", **options)
-    assert not (tmp_path / "room").exists()
 
 
 @pytest.mark.parametrize(

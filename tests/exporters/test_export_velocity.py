@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from page4d.choices import UpAxis
-from page4d.errors import InputError, UsageError
+from page4d.errors import UsageError
 from page4d.exporters.export import export
 from page4d.exporters.formats import FORMATS
 from page4d.exporters.npz import check
@@ -275,8 +275,3 @@ class TestFreeTimeGs:
         pose = fast_capture.predictions.cameras.world_to_camera[0, 0, 0]
         distance = np.linalg.norm(one["positions"] - invert_rigid(pose)[:3, 3].numpy(), axis=1)
         assert 1 < np.median(distance) < 6
-
-    def test_a_run_without_velocities_is_refused(self, capture: Capture, tmp_path: Path):
-        with pytest.raises(InputError, match="freetimegs needs velocities, and this run has none") as raised:
-            export(capture.folder, "freetimegs", tmp_path / "points")
-        assert "motion" in raised.value.hint
