@@ -1,5 +1,7 @@
 """Default limits of a forward pass."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -44,11 +46,11 @@ def test_limits_grow_with_the_memory_and_shrink_with_the_images() -> None:
     assert limits_within(config, [(5180, 5180)], 1.0).max_images == 1
 
 
-def test_a_metric_network_lowers_the_limits() -> None:
-    config = PRESETS["da3-nested"]
-    metric = config.metric_network
-    found = limits_within(config, [(504, 504)], 1e9)
-    assert found.max_tokens <= limits_within(metric, [(504, 504)], 1e9).max_tokens
+def test_the_larger_of_a_network_and_its_metric_network_determines_the_limits() -> None:
+    large, small, metric = (PRESETS[name] for name in ("da3-giant", "da3-small", "da3-metric"))
+    for own, expected in ((large, large), (small, metric)):
+        found = limits_within(replace(own, metric_network=metric), [(504, 504)], 1e9)
+        assert found == limits_within(expected, [(504, 504)], 1e9)
 
 
 def test_the_meta_device_has_no_limits() -> None:
