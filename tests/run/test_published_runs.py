@@ -14,7 +14,6 @@ from page4d.choices import Poses, Preprocess
 from page4d.conventions import ScaleSource
 from page4d.errors import UsageError
 from page4d.geometry.camera import pixel_grid, project
-from page4d.geometry.pixels import PixelTransform
 from page4d.geometry.transforms import transform_points
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.networks.conditioning import Memory
@@ -147,10 +146,6 @@ def test_a_stretched_view_is_reported() -> None:
 def test_a_size_with_published_preprocessing_is_refused() -> None:
     with pytest.raises(UsageError, match="long_side=300 with preprocess='pi3'"):
         ReconstructSettings(long_side=300, preprocess=Preprocess.PI3)
-
-
-def test_a_transform_without_cropping_has_no_share_cut() -> None:
-    assert PixelTransform(original_size=(4, 4), content_size=(4, 4), canvas_size=(6, 6), left=1).share_cut == 0
 
 
 NETWORKS: Mapping[str, NetworkConfig] = {

@@ -15,7 +15,7 @@ from page4d.errors import InputError, InterruptedRunError, Level, SilentObserver
 from page4d.formats.calibrations import read_calibration
 from page4d.geometry.transforms import camera_centers
 from page4d.io.folders import CachedFiles
-from page4d.options import ReconstructSettings, SceneOptions
+from page4d.options import SceneOptions
 from page4d.output.reader import open_output
 from page4d.output.record import RunRecord
 from page4d.output.rig_record import PairRecord, RegistrationRecord, WorldRecord
@@ -338,9 +338,12 @@ def run_of_one(out: Path, **changes: object) -> RunRecord:
         (run, {"world": "upright", "register": "network"}, "world='upright' with the cameras of a network"),
         (run, {"up": "y", "register": "network"}, "up='y' with the cameras of a network"),
         (run_of_one, {"up": "y"}, "up='y' with the cameras of a network"),
+        (run_calibrated, {"register": "people"}, "register='people' with a calibration"),
+        (run_calibrated, {"focal": "50"}, "focal with a calibration"),
+        (run, {"register": "texture", "camera_motion": CameraMotion.MOVING}, "with camera_motion='moving'"),
     ],
 )
-def test_worlds_that_cameras_cannot_have_are_refused(
+def test_worlds_and_evidence_that_cameras_cannot_have_are_refused(
     start: Callable[..., RunRecord], changes: dict[str, object], words: str, tmp_path: Path
 ):
     with pytest.raises(UsageError, match=words):
@@ -377,23 +380,6 @@ def test_people_need_their_model(fake: FakeRegistration, monkeypatch, tmp_path: 
 def test_predicted_poses_are_not_registered(fake: FakeRegistration, tmp_path: Path):
     assert run(tmp_path / "out", poses=Poses.PREDICTED).registration is None
     assert fake.calls == 0
-
-
-@pytest.mark.parametrize(
-    ("changes", "scene", "found"),
-    [
-        ({"register": "people"}, CAPTURE.scene(), "register='people' with a calibration"),
-        ({"focal": "50"}, CAPTURE.scene(), "focal with a calibration"),
-        ({"register": "texture", "camera_motion": CameraMotion.MOVING}, None, "with camera_motion='moving'"),
-    ],
-)
-def test_registration_where_it_cannot_apply_is_refused(
-    changes: dict[str, object], scene: Scene | None, found: str, tmp_path: Path
-):
-    scene = scene or uncalibrated(CAPTURE.scene())
-    with pytest.raises(UsageError, match=found):
-        reconstruct(scene, TruthPredictor(CAPTURE), out=tmp_path / "out", settings=ReconstructSettings(**changes))
-    assert not (tmp_path / "out").exists()
 
 
 def test_a_plan_states_that_the_rig_will_be_registered(fake: FakeRegistration):
