@@ -11,6 +11,7 @@ from page4d.scene.content import Fault, SmallCopy, ViewContent, fault_of, fault_
 
 SIZE = (120, 160)
 RNG = np.random.default_rng(0)
+ROWS = np.arange(SIZE[0])[:, None]
 
 
 def textured(seed: int = 0, sigma: float = 1.2) -> np.ndarray:
@@ -69,6 +70,12 @@ def test_a_border_is_found_whatever_its_shape_level_and_noise(name: str, logo: b
     assert ViewContent(area=area).has_bars is name.startswith(("letterbox", "pillarbox", "one bar", "white", "gray"))
 
 
+def test_dark_corners_are_a_border_without_bars() -> None:
+    area = picture_area([encoded(np.where(radius() > 91, 2, textured(seed))) for seed in range(3)])
+    assert area is not None
+    assert not ViewContent(area=area).has_bars
+
+
 def skyline(level: float, share: float = 0.3) -> np.ndarray:
     """Return where a sky is, above roofs of several heights."""
     heights = (SIZE[0] * share * (0.6 + 0.8 * np.random.default_rng(1).random(8))).astype(int).repeat(SIZE[1] // 8)
@@ -81,6 +88,8 @@ def skyline(level: float, share: float = 0.3) -> np.ndarray:
         textured(),
         0.1 * textured(),
         180 + 0.1 * (textured() - 110),
+        np.where(ROWS < 40, 12 + 0.12 * textured(), 9 + 2.5 * np.sin(np.arange(SIZE[1]) / 9)),  # a dark floor
+        np.where(ROWS < 33, 25, 0.1 * textured()),  # the sky at dusk
         skyline(255),
         skyline(0),
         np.where(np.arange(SIZE[0])[:, None] < 40, 255, textured()),  # a white wall or table with a straight edge
