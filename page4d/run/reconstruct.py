@@ -27,7 +27,7 @@ from page4d.run.plan import RunPlan, plan_run
 from page4d.run.predictor import Predictor, predictor_for
 from page4d.run.registration import register_for_run
 from page4d.run.run import Run
-from page4d.run.scene_evidence import SceneEvidence, evidence_of, in_chosen_world
+from page4d.run.scene_evidence import SceneEvidence, evidence_in_pictures, in_chosen_world
 from page4d.run.state import StateFolder, is_occupied
 from page4d.run.state_records import RunState
 from page4d.scene.identity import files_of
@@ -118,7 +118,7 @@ def reconstruct(
     journal = Journal(observer)
     is_resumed = existing is ExistingOutput.RESUME and is_occupied(out)
     earlier = StateFolder(OutputLayout(out, ())).read_run() if is_resumed else None
-    evidence = evidence_of(scene, predictor.settings, journal.progress).with_content()
+    evidence = evidence_in_pictures(scene, predictor.settings, journal.progress)
     if evidence.is_pending:
         evidence = _registered(evidence, predictor.settings, out, earlier, journal)
     elif earlier is not None:

@@ -20,7 +20,7 @@ from page4d.rig.length import (
     scene_in_metres,
 )
 from page4d.rig.records import RigRegistration, StageProgress, no_progress
-from page4d.rig.samples import with_content
+from page4d.rig.samples import with_content, without_blank_views
 from page4d.rig.upright import chosen_world, notify_world, scene_in_world, upright_option
 from page4d.scene.calibration import near_origin
 from page4d.scene.records import Scene
@@ -60,10 +60,6 @@ class SceneEvidence:
         if self.registration is not None and self.registration.record.gives_cameras:
             return self.registration.world
         return self.given_world
-
-    def with_content(self) -> "SceneEvidence":
-        """Return it with what the pictures of the scene usually show, so that its frames are judged."""
-        return replace(self, scene=with_content(self.scene, self.pixels.samples))
 
     def with_cameras(self) -> "SceneEvidence":
         """Return it with the cameras that are known, in their world.
@@ -130,6 +126,20 @@ def evidence_of(scene: Scene, settings: ReconstructSettings, progress: StageProg
         is_pending=is_pending,
         will_check=settings.check_calibration and scene.has_static_rig and not is_moving,
     )
+
+
+def evidence_in_pictures(
+    scene: Scene, settings: ReconstructSettings, progress: StageProgress = no_progress
+) -> SceneEvidence:
+    """Resolve the same for the views that show something, with what they usually show: their frames are judged.
+
+    Raises:
+        UsageError: if the settings do not fit the scene.
+    """
+    found = evidence_of(scene, settings, progress)
+    shown = without_blank_views(scene, found.pixels.samples)
+    found = found if shown is scene else evidence_of(shown, settings, progress)
+    return replace(found, scene=with_content(shown, found.pixels.samples))
 
 
 def moves_as_one(scene: Scene, settings: ReconstructSettings) -> bool:

@@ -17,8 +17,9 @@ from page4d.output.reader import open_output
 from page4d.output.record import RunRecord
 from page4d.rig import evidence
 from page4d.rig.evidence import PixelEvidence
-from page4d.rig.samples import with_notices_on_content
+from page4d.rig.samples import sample_views, with_notices_on_content
 from page4d.run.reconstruct import reconstruct
+from page4d.run.scene_evidence import evidence_in_pictures
 from page4d.scene.image_file import Image
 from page4d.scene.records import Scene
 from tests.run.test_reconstruct import resumed
@@ -82,18 +83,50 @@ def test_bars_have_neither_depth_nor_points_and_do_not_reach_the_network(tmp_pat
     assert all(name in warning for name in output.view_names)
 
 
-def test_a_covered_view_is_named_and_nothing_is_concluded_from_it(tmp_path):
+def covered(views: tuple[str, ...] = (SECOND,), level: int = 0, seen: tuple[int, ...] = ()) -> Scene:
+    """Return the capture with views that show nothing but noise, but at the instants `seen`."""
     rng = np.random.default_rng(0)
-    scene = changed(lambda render, index: rng.integers(0, 3, render(index).shape, dtype=np.uint8))
-    record = run(scene, tmp_path / "out")
+
+    def change(render: Callable[[int], Image], index: int) -> Image:
+        noise = rng.integers(level, level + 3, render(index).shape, dtype=np.uint8)
+        return render(index) if index in seen else noise
+
+    return changed(change, views)
+
+
+@pytest.mark.parametrize(("level", "fault"), [(0, "black"), (120, "without contrast"), (250, "overexposed")])
+def test_a_view_that_shows_nothing_is_left_out(level, fault, tmp_path):
+    record = resumed(run, covered(level=level), out=tmp_path / "out", instants=4)
+    others = [name for name in CAPTURE.view_names if name != SECOND]
+    assert [view.name for view in record.views] == others
+    text = f"views are left out that show nothing in 5 sampled pictures: {SECOND} ({fault})"
+    assert record.warnings.count(text) == 1
+    alone = replace(CAPTURE.scene(), views=tuple(view for view in CAPTURE.scene().views if view.name != SECOND))
+    run(alone, tmp_path / "alone")
+    left, whole = (open_output(tmp_path / name) for name in ("out", "alone"))
+    assert all((left.depth(2, name) == whole.depth(2, name)).all() for name in others)
+
+
+@pytest.mark.parametrize("seen", [(1,), (4,)])
+def test_a_view_that_is_covered_for_a_part_of_the_capture_stays(seen, tmp_path):
+    record = run(covered(seen=seen), tmp_path / "out")
     output = open_output(tmp_path / "out")
-    assert not any(output.depth(index, SECOND).any() for index in range(5))
-    assert all((output.depth(index, "cam01") > 0).any() for index in range(5))
+    assert [bool(output.depth(index, SECOND).any()) for index in range(5)] == [index in seen for index in range(5)]
     assert not (output.points(0).view == 1).any()
-    found = [(fault.view, fault.fault, fault.instants) for chunk in record.chunks for fault in chunk.faults]
-    assert found == [(SECOND, "black", [0, 1]), (SECOND, "black", [2, 3, 4])]
+    found = [index for chunk in record.chunks for fault in chunk.faults for index in fault.instants]
+    assert found == [index for index in range(5) if index not in seen]
     assert [text for text in record.warnings if SECOND in text] == list(record.content)
     assert sum(sum(chunk.empty_frames) for chunk in record.chunks) == 0
+
+
+def test_views_stay_where_all_or_too_few_instants_are_black(monkeypatch):
+    scene = covered(CAPTURE.view_names)
+    assert evidence_in_pictures(scene, SETTINGS).scene.num_views == 3
+    monkeypatch.setattr(evidence, "sample_views", lambda scene, *_: sample_views(scene, count=2, max_decoded=3))
+    assert evidence_in_pictures(covered(), SETTINGS).scene.num_views == 2
+    few = [replace(one, instants=one.instants[:1], faults=one.faults[:1]) for one in sample_views(covered())]
+    monkeypatch.setattr(evidence, "sample_views", lambda *_: few)  # of a video that cannot be sought
+    assert evidence_in_pictures(covered(), SETTINGS).scene.num_views == 3
 
 
 def test_one_black_frame_loses_its_depth_alone(tmp_path):
