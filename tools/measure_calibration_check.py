@@ -30,6 +30,11 @@ class StoredTexture(TextureSource):
     """Texture whose best poses are computed once for all cases."""
 
     poses: dict[object, PairPose | None] = field(default_factory=dict)
+    flips: dict[int, TextureSource] = field(default_factory=dict)
+
+    def mirrored(self, view: int) -> TextureSource:
+        """Return the source with the flipped pictures of a view."""
+        return self.flips.get(view) or self.flips.setdefault(view, super().mirrored(view))
 
     def pair(
         self, views: tuple[int, int], lenses: tuple[Lens, Lens], pose: RelativePose | None = None

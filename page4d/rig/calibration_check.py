@@ -19,20 +19,18 @@ from page4d.conventions import Scale
 from page4d.errors import Progress, counted, listed
 from page4d.options import in_options
 from page4d.output.rig_record import CalibrationCheckRecord, Certainty, FindingRecord, PairFitRecord
-from page4d.rig import texture_pairs
+from page4d.rig import mistakes, texture_pairs
 from page4d.rig.camera_refit import SharedPoints, mean_score, refit_pose, refit_rotation
 from page4d.rig.epipolar import normalized_points, relative_pose_of, tangents
 from page4d.rig.evidence import PixelEvidence, TextureSource
 from page4d.rig.graph import choose_pairs
 from page4d.rig.learned import TEXTURE_MODEL, texture_kinds, tolerance
-from page4d.rig.mistakes import MAX_CYCLE_VIEWS, Hypothesis, common_mistakes, exchanges, mirrored, other_lenses
 from page4d.rig.people.model import NO_POSE_MODEL, is_fetched, model_sha256
 from page4d.rig.people.pairs import PersonPairs, pair_people
 from page4d.rig.people.pose import MIN_INSTANTS, MIN_RATIO, MIN_SCORE, quick_people_pose
 from page4d.rig.people_clocks import check_clocks
 from page4d.rig.records import (
     Evidence,
-    Lens,
     Pair,
     PairPose,
     RigCamera,
@@ -188,8 +186,8 @@ class _Check:
         Not for pairs of confirmed cameras, unless some pair does not fit.
         """
         is_used, open_views = False, self.unconfirmed()
-        mistakes = other_lenses(self.cameras)
-        mistakes += exchanges(self.names, self.cameras) if len(self.names) <= MAX_CYCLE_VIEWS else []
+        tried = mistakes.other_lenses(self.cameras)
+        tried += mistakes.exchanges(self.names, self.cameras) if len(self.names) <= mistakes.MAX_CYCLE_VIEWS else []
         pairs = [
             pair for pair in choose_pairs(source.affinity()) if pair not in self.shared or not self.is_texture(pair)
         ]
@@ -197,14 +195,37 @@ class _Check:
             if not open_views & {*pair} and min(self.given.values(), default=1.0) >= MIN_FIT:
                 continue
             found = _as_given(source, pair, self.cameras) or _determined(source, pair, self.cameras)
-            others = (_as_given(source, pair, one.cameras) for one in mistakes if {*pair} & {*one.views})
+            others = (_as_given(source, pair, one.cameras) for one in tried if {*pair} & {*one.views})
             found = found or next(filter(None, others), None)
             if found is not None:
-                for views in (pair, pair[::-1]):
-                    self.shared[views] = _of_texture(found, (self.cameras[view].lens for view in views), views)
-                self._compare()
+                self._use(found, self.cameras, self.cameras)
                 is_used, open_views = True, self.unconfirmed()
+        fitting = {view for pair in self.pairs if self.given[pair] >= MIN_FIT for view in pair}
+        lonely = sorted(open_views - fitting)
+        for view in lonely if len(lonely) <= mistakes.MAX_CYCLE_VIEWS else []:
+            is_used |= self._add_mirrored(source, view)
         return is_used
+
+    def _add_mirrored(self, source: TextureSource, view: int) -> bool:
+        """Use texture that flipped pictures of a view share with others, where nothing else explains it."""
+        texture, is_used = source.mirrored(view), False
+        for pair in [pair for pair in choose_pairs(texture.affinity()) if view in pair]:
+            for one in mistakes.mirrored(self.names, self.cameras, view):
+                seen = mistakes.flipped(one.cameras, view)
+                found = _as_given(texture, pair, seen)
+                rivals = [one.cameras for one in mistakes.mirrored(self.names, self.cameras, sum(pair) - view)]
+                if found is not None:
+                    shared = _of_texture(found, pair, seen, one.cameras)
+                    if all(shared.score(of[pair[0]], of[pair[1]]) < MIN_FIT for of in (self.cameras, *rivals)):
+                        self._use(found, seen, one.cameras)
+                        is_used = True
+        return is_used
+
+    def _use(self, found: PairPose, seen: Sequence[RigCamera], cameras: Sequence[RigCamera]) -> None:
+        """Compare a pair by texture that is `seen` by cameras, and by others in the pictures as they are."""
+        for views in (found.views, found.views[::-1]):
+            self.shared[views] = _of_texture(found, views, seen, cameras)
+        self._compare()
 
     def score(self, pair: Pair, cameras: Sequence[RigCamera], scale: float = 1.0) -> float:
         return self.shared[pair].score(cameras[pair[0]], cameras[pair[1]], scale)
@@ -303,15 +324,17 @@ def _determined(source: TextureSource, pair: Pair, cameras: Sequence[RigCamera])
     return found if found is not None and found.score >= least else None
 
 
-def _of_texture(found: PairPose, lenses: Iterable[Lens], views: Pair) -> SharedPoints:
-    """Return the matches of a pair in an order of its views."""
-    matches, both = found.matches, tuple(lenses)
+def _of_texture(
+    found: PairPose, views: Pair, seen: Sequence[RigCamera], cameras: Sequence[RigCamera]
+) -> SharedPoints:
+    """Return the matches of a pair, `seen` by cameras, through the lenses of others, in an order of its views."""
+    matches, (through, lenses) = found.matches, ([of[view].lens for view in views] for of in (seen, cameras))
     assert matches is not None
     pixels = (matches.first, matches.second) if views == found.views else (matches.second, matches.first)
-    first, second = (normalized_points(points, lens)[None] for points, lens in zip(pixels, both, strict=True))
+    first, second = (normalized_points(points, lens)[None] for points, lens in zip(pixels, through, strict=True))
     one = np.zeros(1, dtype=np.int64)
     people = PersonPairs(
-        lenses=(both[0], both[1]),
+        lenses=(lenses[0], lenses[1]),
         instants=one,
         first_tracklets=one,
         second_tracklets=one,
@@ -325,7 +348,7 @@ def _of_texture(found: PairPose, lenses: Iterable[Lens], views: Pair) -> SharedP
         evidence=found.evidence,
         people=people,
         num_instants=found.num_instants,
-        tolerance=texture_pairs.FIT_TOLERANCE * tolerance((both[0], both[1])),
+        tolerance=texture_pairs.FIT_TOLERANCE * tolerance((through[0], through[1])),
     )
 
 
@@ -371,9 +394,13 @@ def _fault(check: _Check, progress: Progress) -> FindingRecord | None:
     """Return the hypothesis that fits far better than the calibration."""
     if min(check.given.values(), default=1.0) >= _GOOD_FIT:
         return None
-    swapped = _replaced(check, exchanges(check.names, check.cameras))
-    others = [*common_mistakes(check.cameras), *mirrored(check.names, check.cameras)]
-    return swapped or _replaced(check, others) or _moved_camera(check, progress)
+    flips = [one for view in range(len(check.names)) for one in mistakes.mirrored(check.names, check.cameras, view)]
+    swapped = _replaced(check, mistakes.exchanges(check.names, check.cameras))
+    certain = swapped or _replaced(check, [*mistakes.common_mistakes(check.cameras), *flips])
+    if certain is not None:
+        return certain
+    found = [_replaced(check, flips, MAX_MISFIT), _moved_camera(check, progress)]
+    return max(filter(None, found), key=lambda one: one.better_score or 0.0, default=None)
 
 
 _GOOD_FIT = 0.85
@@ -415,19 +442,22 @@ def _duplicate_finding(check: _Check, views: tuple[int, ...]) -> FindingRecord:
     return FindingRecord(fault="duplicate", views=names, certainty="certain", what=what, fix=fix)
 
 
-def _replaced(check: _Check, hypotheses: Sequence[Hypothesis]) -> FindingRecord | None:
-    """Return the hypothesis that fits best, if it fits far better than the calibration."""
+def _replaced(
+    check: _Check, hypotheses: Sequence[mistakes.Hypothesis], max_share: float = CERTAIN_SHARE
+) -> FindingRecord | None:
+    """Return the hypothesis that fits best, if the calibration has at most a share of its score."""
     # Errors shrink with longer focal lengths, and so does the tolerance.
     fits = [(check.fit(one.views, one.cameras, 1 / max(1.0, one.focal_ratio)), one) for one in hypotheses]
     (_, given, better, touched, others), best = max(fits, key=lambda fit: fit[0].total)
     least = MIN_LOOSE_FIT if given <= NO_FIT and touched >= MIN_LOOSE_PAIRS else MIN_FIT
     settled = (others is None or others >= least) and touched >= best.certain_pairs - 1
-    if better < least or given > CERTAIN_SHARE * better or not settled:
+    is_clear = touched >= best.certain_pairs and better >= MIN_FIT and given <= CERTAIN_SHARE * better
+    if better < least or given > max_share * better or not settled:
         return None
     return FindingRecord(
         fault=best.fault,
         views=tuple(check.names[view] for view in best.views),
-        certainty="certain" if touched >= best.certain_pairs and better >= MIN_FIT else "likely",
+        certainty="certain" if is_clear else "likely",
         what=f"{best.what}: {_figures(given, better)} after correction",
         fix=in_options(best.fix),
         score=given,

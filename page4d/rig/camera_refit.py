@@ -43,8 +43,8 @@ class SharedPoints:
         """Return the score of two cameras at some tolerances, in [0, 1]."""
         pose = relative_pose_of(first.world_to_camera, second.world_to_camera)
         people = self.people.through((first.lens, second.lens))
-        is_mirrored = first.lens.intrinsics[0, 0] * second.lens.intrinsics[0, 0] < 0
-        if is_mirrored and self.evidence is Evidence.PEOPLE:
+        are_mirrored = [np.linalg.det(camera.lens.intrinsics) < 0 for camera in (first, second)]
+        if sum(are_mirrored) == 1 and self.evidence is Evidence.PEOPLE:
             people = people.with_sides_exchanged()
         return people.assign(pose, scale * self.tolerance)[1]
 

@@ -22,7 +22,9 @@ from page4d.rig.lens import lenses_of
 from page4d.rig.people.keypoints import detect_people
 from page4d.rig.records import Array, Evidence, Lens, Pair, PairPose, StageProgress, ViewPeople, no_progress, of_stage
 from page4d.rig.samples import ViewSample, sample_views, with_content
-from page4d.rig.texture import TextureMatches, TextureMethod, ViewTexture
+from page4d.rig.texture import Descriptors, TextureMatches, TextureMethod, ViewTexture
+from page4d.scene.content import Area
+from page4d.scene.image_file import Image
 from page4d.scene.records import Scene
 from page4d.scene.timeline import build_timeline
 
@@ -233,6 +235,18 @@ class TextureSource:
         scene = with_content(pixels.scene, pixels.samples)
         found = texture.extract_texture(scene, self.pixels.instants, pixels.lenses, method, step, known)
         self.seconds[self.kind.value] = self.seconds.get(self.kind.value, 0.0) + time.perf_counter() - begin
+        return found
+
+    def mirrored(self, view: int) -> "TextureSource":
+        """Return the source with the features of the flipped pictures of a view, at their places in these."""
+
+        def detect(pixels: Image, allowed: Area | None) -> tuple[Array, Descriptors]:
+            area = None if allowed is None else allowed[:, ::-1]
+            return self.method.detect(np.ascontiguousarray(pixels[:, ::-1]), area)
+
+        (features,) = self._extracted(self.pixels.of_views([view]), replace(self.method, detect=detect))
+        found = TextureSource(self.pixels, self.kind, self.is_quick, self.seconds)
+        vars(found)["views"] = (*self.views[:view], features, *self.views[view + 1 :])
         return found
 
     @property

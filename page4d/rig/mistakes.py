@@ -19,7 +19,7 @@ _LEFT_HANDED = np.diag([1.0, -1.0, 1.0, 1.0])
 """Camera and world of game engines, such as Unity's: x right, y up, z forward."""
 
 MAX_CYCLE_VIEWS = 5
-"""Views up to which exchanges of three cameras are tried too."""
+"""Views up to which exchanges of three cameras are tried too, and flipped pictures of those without texture."""
 
 _LENS_FIX = (
     "use the calibration of these videos; if its file states the calibrated image size, pass ⟨calibration_resize={}⟩"
@@ -94,16 +94,23 @@ def _other_conventions(cameras: Sequence[RigCamera]) -> list[Hypothesis]:
     ]
 
 
-def mirrored(names: Sequence[str], cameras: Sequence[RigCamera]) -> list[Hypothesis]:
-    """Return mirrored pictures of one view, as lenses of negative focal length along x."""
+def mirrored(names: Sequence[str], cameras: Sequence[RigCamera], view: int) -> list[Hypothesis]:
+    """Return mirrored pictures of a view, from left to right and upside down, as lenses of negative focal lengths."""
     found = []
-    for view, camera in enumerate(cameras):
-        flip = np.array([[-1, 0, camera.lens.image_size[1]], [0, 1, 0], [0, 0, 1]])
-        other = replace(camera, lens=replace(camera.lens, intrinsics=flip @ camera.lens.intrinsics))
-        moved, what = (*cameras[:view], other, *cameras[view + 1 :]), f"the pictures of {names[view]} are mirrored"
-        fix = f"mirror the video of {names[view]} back, for example: ffmpeg -i IN -vf hflip OUT.mp4"
+    for axis, how, option in ((0, "mirrored", "hflip"), (1, "mirrored upside down", "vflip")):
+        what = f"the pictures of {names[view]} are {how}"
+        fix = f"mirror the video of {names[view]} back, for example: ffmpeg -i IN -vf {option} OUT.mp4"
+        moved = flipped(cameras, view, axis)
         found.append(Hypothesis(fault="mirrored", views=(view,), cameras=moved, what=what, fix=fix, certain_pairs=2))
     return found
+
+
+def flipped(cameras: Sequence[RigCamera], view: int, axis: int = 0) -> tuple[RigCamera, ...]:
+    """Return cameras with the lens of the flipped pictures of a view, along x or y."""
+    lens, flip = cameras[view].lens, np.eye(3)
+    flip[axis, [axis, 2]] = -1, lens.image_size[1 - axis]
+    other = replace(cameras[view], lens=replace(lens, intrinsics=flip @ lens.intrinsics))
+    return (*cameras[:view], other, *cameras[view + 1 :])
 
 
 def exchanges(names: Sequence[str], cameras: Sequence[RigCamera]) -> list[Hypothesis]:

@@ -56,12 +56,21 @@ NOBODY = ((),) * 4
 
 @dataclass
 class Texture:
-    """Matches of points in a box that cameras around it see, with a quarter of wrong ones, of some pairs of views."""
+    """Matches of points in a box that cameras around it see, with a quarter of wrong ones, of some pairs of views.
+
+    The pictures of the last view may be flipped along an axis; others match them flipped alone.
+    """
 
     cameras: tuple[RigCamera, ...]
     pairs: tuple[tuple[int, int], ...] = tuple(combinations(range(4), 2))
     right: int = 120
     sought: list[tuple[tuple[int, int], bool]] = field(default_factory=list)
+    axis: int | None = None
+    are_flipped: bool = False
+
+    def mirrored(self, view: int) -> "Texture":
+        is_right = self.axis is not None and view == len(self.cameras) - 1
+        return replace(self, pairs=self.pairs if is_right else (), are_flipped=True)
 
     def affinity(self) -> np.ndarray:
         return np.ones((len(self.cameras),) * 2)
@@ -70,7 +79,8 @@ class Texture:
         self, views: tuple[int, int], lenses: tuple[Lens, Lens], pose: RelativePose | None = None
     ) -> PairPose | None:
         self.sought.append((views, pose is None))
-        if views not in self.pairs:
+        last = len(self.cameras) - 1
+        if views not in self.pairs or (self.axis is not None and last in views and not self.are_flipped):
             return None
         rng = np.random.default_rng(sum(views))
         points = rng.uniform(-1.2, 1.2, (4 * self.right // 3, 3))
@@ -80,6 +90,8 @@ class Texture:
             local = points @ camera.rotation.T + camera.world_to_camera[:3, 3]
             plane = local[:, :2] / local[:, 2:] + rng.normal(scale=0.0003, size=(len(points), 2))
             ends.append(plane @ camera.lens.intrinsics[:2, :2].T + camera.lens.intrinsics[:2, 2])
+            if self.axis == 1 and view == last:
+                ends[-1] = np.array(camera.lens.image_size[::-1]) - ends[-1]
         ends[1][self.right :] = ends[1][rng.permutation(np.arange(self.right, len(points)))]
         ids = np.arange(len(points))
         sides = {"first": ends[0], "second": ends[1], "first_ids": ids, "second_ids": ids}
@@ -108,7 +120,7 @@ def elsewhere(spread: float) -> Callable[[tuple[RigCamera, ...]], list[RigCamera
     return lambda _: list(ring(4, np.random.default_rng(9), spread=spread))
 
 
-CHAIN, APART = ((0, 1), (1, 2), (0, 2)), ((0, 1), (2, 3))
+CHAIN, APART, LINKS = ((0, 1), (1, 2), (0, 2)), ((0, 1), (2, 3)), ((0, 1), (0, 3), (1, 3))
 
 
 @pytest.mark.parametrize(
@@ -140,6 +152,16 @@ def test_texture_names_faults_and_confirms_what_it_determines(
     )
     assert record.verdict.startswith("no fault" if unconfirmed == () else "" if fault else "not confirmed: cam")
     assert unconfirmed is None or record.unconfirmed == unconfirmed
+
+
+@pytest.mark.parametrize(
+    ("axis", "pairs", "certainty"), [(0, LINKS, "certain"), (1, LINKS, "certain"), (0, LINKS[2:], "likely")]
+)
+def test_texture_names_mirrored_pictures(axis: int, pairs: tuple, certainty: str) -> None:
+    cameras = arc()
+    (finding,) = check_calibration(NAMES, cameras, NOBODY, [Texture(cameras, pairs, axis=axis)]).findings
+    assert (finding.fault, finding.views, finding.certainty) == ("mirrored", ("cam04",), certainty)
+    assert ("upside down" in finding.what) == ("vflip" in finding.fix) == (axis == 1)
 
 
 def test_a_right_calibration_needs_no_best_poses_and_no_pair_of_confirmed_cameras() -> None:
@@ -186,17 +208,33 @@ def test_a_turned_camera_is_named_with_its_angle(view: int, degrees: float, inst
     assert finding.certainty == ("certain" if instants >= 25 else "likely")
 
 
-@pytest.mark.parametrize("view", [0, 3])
-def test_mirrored_pictures_are_named(view: int) -> None:
+@pytest.mark.parametrize(("view", "axis"), [(0, 0), (3, 0), (3, 1)])
+def test_mirrored_pictures_are_named(view: int, axis: int) -> None:
     """The person's left is on the right of the picture, where the pose model finds a left hand for a right one."""
     cameras, people = rig(5)
-    width, offset = cameras[view].lens.image_size[1], np.array([40.0, 0.0])
+    (finding,) = checked(*mirrored(cameras, people, view, axis)).findings
+    assert (finding.fault, finding.views, finding.certainty) == ("mirrored", (NAMES[view],), "certain")
+
+
+def mirrored(cameras: tuple[RigCamera, ...], people: tuple[ViewPeople, ...], view: int, axis: int) -> tuple:
+    """Return the rig with flipped pictures of a view whose principal point is off their centre."""
+    side, offset = cameras[view].lens.image_size[1 - axis], np.array([40.0, 0.0])
     lens = replace(cameras[view].lens, intrinsics=cameras[view].lens.intrinsics.copy())
     lens.intrinsics[:2, 2] += offset
     given = [*cameras[:view], replace(cameras[view], lens=lens), *cameras[view + 1 :]]
-    seen = tuple(replace(one, joints=[width, 0] + [-1, 1] * np.add(one.joints, offset)) for one in people[view])
-    (finding,) = checked(given, (*people[:view], exchange_sides(seen), *people[view + 1 :])).findings
-    assert (finding.fault, finding.views, finding.certainty) == ("mirrored", (NAMES[view],), "certain")
+    sign = np.where(np.arange(2) == axis, -1, 1)
+    seen = tuple(replace(one, joints=(sign < 0) * side + sign * (one.joints + offset)) for one in people[view])
+    return given, (*people[:view], exchange_sides(seen), *people[view + 1 :])
+
+
+def test_mirrored_pictures_of_a_person_at_their_centre_are_likely() -> None:
+    """Who hardly moves sideways fits the mirrored view, too, with 0.7 of the score."""
+    film = film_people(Filming(angles_deg=(0, 100, 200), num_instants=24, noise_px=1.0, on_treadmill=True))
+    both = zip(film.lenses, film.world_to_camera, strict=True)
+    cameras = tuple(RigCamera(lens=lens, world_to_camera=pose) for lens, pose in both)
+    assert not check_calibration(NAMES[:3], cameras, film.people).findings
+    (finding,) = check_calibration(NAMES[:3], *mirrored(cameras, film.people, 1, 0)).findings
+    assert (finding.fault, finding.views, finding.certainty) == ("mirrored", ("cam02",), "likely")
 
 
 def test_of_two_cameras_at_one_pose_the_wrong_one_is_to_be_corrected() -> None:
