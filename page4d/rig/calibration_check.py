@@ -372,7 +372,7 @@ def check_calibration(
         for source in textures:
             if (finding is None or finding.certainty == "likely") and check.unconfirmed():
                 finding = _fault(check, progress) if check.add_texture(source) else finding
-        finding = finding or _contradicted(check)
+        finding = finding or _contradicted(check) or _unlike_others(check)
         findings = [] if finding is None else [finding]
     return CalibrationCheckRecord(
         pairs=tuple(
@@ -587,6 +587,36 @@ def _contradicted(check: _Check) -> FindingRecord | None:
         score=given,
         better_score=better,
     )
+
+
+def _unlike_others(check: _Check) -> FindingRecord | None:
+    """Report a view whose people are far from those of all other views, of which three and more fit each other."""
+    for view, name in enumerate(check.names):
+        own, partners = check.touched([view]), check.partners(view)
+        others = [pair for pair in combinations(sorted(partners), 2) if check.given.get(pair, 0.0) >= MIN_FIT]
+        are_right = MIN_LOOSE_PAIRS <= len(others) == len(partners) * (len(partners) - 1) // 2
+        fewest = min((shared.num_instants for shared in partners.values()), default=0)  # 1 of texture
+        if (
+            are_right
+            and fewest >= MIN_INSTANTS
+            and max(check.given[pair] for pair in own) <= NO_FIT
+            and max(check.score(pair, check.cameras, _FAR) for pair in own) < MIN_FIT
+        ):
+            given, rest = check.mean_given(own), check.mean_given(others)
+            return FindingRecord(
+                fault="contradicted",
+                views=(name,),
+                certainty="likely",
+                what=f"{name} fits no other view (score {given:.2f}), while these fit each other ({rest:.2f})",
+                fix=in_options(f"check its clock, the capture of its video, and its camera (⟨again={name}⟩)"),
+                score=given,
+            )
+    return None
+
+
+_FAR = 5.0
+"""Tolerances of people who are elsewhere: 6 degrees. With right cameras, and keypoints that are wrong by a tenth of
+the body, they score 0.7 and more, at one tolerance 0."""
 
 
 def _suspects(check: _Check, wrong: Sequence[Pair]) -> list[int]:

@@ -237,6 +237,17 @@ def test_mirrored_pictures_of_a_person_at_their_centre_are_likely() -> None:
     assert (finding.fault, finding.views, finding.certainty) == ("mirrored", ("cam02",), "likely")
 
 
+@pytest.mark.parametrize(("instants", "names"), [(30, ("cam03",)), (16, ())])
+def test_a_view_of_another_capture_is_named(instants: int, names: tuple) -> None:
+    """No pose fits; few instants accuse nobody."""
+    cameras, people = rig(5, num_instants=instants)
+    other = rig(6, num_instants=instants)[1][0]
+    findings = checked(cameras, (*people[:2], other, people[3])).findings
+    assert [(one.fault, one.views, one.certainty) for one in findings] == [
+        ("contradicted", (name,), "likely") for name in names
+    ]
+
+
 def test_of_two_cameras_at_one_pose_the_wrong_one_is_to_be_corrected() -> None:
     cameras, people = rig(7)
     (finding,) = checked([cameras[0], cameras[0], *cameras[2:]], people).findings
