@@ -259,15 +259,14 @@ def sightings_of(
     view: int,
     found: Sequence[Corners | None],
     times: Float[Array, " T"],
-    poses: range,
-    later: Float[Array, " T"] | None = None,
+    first: int,
+    later: Float[Array, " T"],
 ) -> list[Sighting]:
     """Return the sightings of one video, with velocities where a picture just before or after shows the board.
 
-    `times` are those of the pictures, also of repeated ones; the instants of their poses are `later`, by default at
-    the same times.
+    `times` are those of the pictures, also of repeated ones; the instants of their poses, numbered from `first`, are
+    `later`.
     """
-    later = np.zeros(len(found)) if later is None else later
     best = max((corners.sharpness for corners in found if corners is not None), default=1.0) or 1.0
     sightings = []
     for place, corners in enumerate(found):
@@ -289,7 +288,7 @@ def sightings_of(
             Sighting(
                 **vars(replace(corners, sharpness=corners.sharpness / best)),
                 view=view,
-                pose=poses[place],
+                pose=first + place,
                 velocity=np.average(moves, axis=0, weights=steps[::-1]) if moves else None,
                 acceleration=2 * (moves[1] - moves[0]) / sum(steps) if len(moves) > 1 else None,
                 later=float(later[place]),

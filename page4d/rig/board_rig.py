@@ -23,6 +23,7 @@ from page4d.rig.graph import connected_parts
 from page4d.rig.least_squares import LeastSquares, Normal, by_motion, in_camera, motions
 from page4d.rig.lens import START_FOCAL
 from page4d.rig.records import Array, Indices
+from page4d.scene.timeline import nearest_frames
 
 TERMS = {LensModel.BROWN_CONRADY: ("k1", "k2", "p1", "p2", "k3"), LensModel.FISHEYE: ("k1", "k2", "k3", "k4")}
 """Coefficients of the lens models in the order of OpenCV."""
@@ -359,6 +360,11 @@ MIN_COMMON = 3
 _COMPARED = 40
 """Instants of a pair of views whose relative poses are compared."""
 
+_CLOCK_STEP_S = 0.05
+"""Step of the differences of clocks at which the relative poses of two views are compared."""
+
+_CLOCKS = tuple(sorted((step * _CLOCK_STEP_S for step in range(-40, 41) if step), key=abs))
+
 
 def pair_pose(first: Sequence[Array], second: Sequence[Array]) -> tuple[Float[Array, "4 4"], int]:
     """Return the pose of the second view relative to the first that most instants agree on, and their number.
@@ -379,38 +385,65 @@ def pair_pose(first: Sequence[Array], second: Sequence[Array]) -> tuple[Float[Ar
     return poses[best], int((nearest[best] < _SAME_POSE).sum())
 
 
+def pair_clock(
+    first: Mapping[float, Array], second: Mapping[float, Array], clocks: Sequence[float]
+) -> tuple[Float[Array, "4 4"], int, float]:
+    """Return `pair_pose` of two views by the instants of their candidates, and how many seconds early the second is.
+
+    Where less than half of the instants agree, this is the one of `clocks` at which most do, if more than half.
+    """
+    best: tuple[Array, int, float] = np.eye(4), 0, 0.0
+    times, others = np.array([*first]), np.array([*second])
+    for clock in (0.0, *clocks) if first and second else ():
+        near = others[nearest_frames(others - clock, times)]
+        common = np.flatnonzero(np.abs(near - clock - times) <= _CLOCK_STEP_S / 2)
+        few = common[np.unique(np.linspace(0, len(common) - 1, min(_COMPARED, len(common))).astype(int))]
+        if len(few):
+            between, count = pair_pose([first[one] for one in times[few]], [second[one] for one in near[few]])
+            if count > max(best[1], clock and len(few) / 2):
+                best = between, count, clock
+            if not clock and count >= len(few) / 2:
+                break
+    return best
+
+
 def place_rig(
-    board: Board, models: Sequence[LensModel], lenses: Float[Array, "V L"], sightings: Sequence[Sighting]
+    board: Board,
+    models: Sequence[LensModel],
+    lenses: Float[Array, "V L"],
+    sightings: Sequence[Sighting],
+    instants: Float[Array, " T"] | None = None,
 ) -> tuple[State, list[Sighting], dict[int, int]]:
     """Return initial cameras of the largest part of the views that sees the board together, and its sightings.
 
     Poses of the board are renumbered, its corners where it has symmetries. The last value counts
-    the instants that a view which is left out shares with others. The first view of the part is the world.
+    the instants that a view which is left out shares with others. The first view of the part is the world. Other
+    clocks are tried if the times of the poses, `instants`, are given.
 
     Raises:
         InputError: if no sighting has a pose.
     """
     candidates, num_views = _candidates(board, models, lenses, sightings), len(lenses)
-    seen = [{pose for view, pose in candidates if view == own} for own in range(num_views)]
+    seen: list[dict[float, Array]] = [{} for _ in range(num_views)]
+    for (view, number), poses in candidates.items():
+        seen[view][float(number if instants is None else instants[number])] = poses
     if not any(seen):
         raise InputError("no picture of the board fits its lens", "check ⟨intrinsics⟩ and ⟨board⟩")
-    support: Array = np.zeros((num_views, num_views))
+    support, early = np.zeros((2, num_views, num_views))
     relative: dict[tuple[int, int], Array] = {}
     for first, second in combinations(range(num_views), 2):
-        common = sorted(seen[first] & seen[second])
-        if not common:
-            continue
-        common = [common[index] for index in np.unique(np.linspace(0, len(common) - 1, _COMPARED).astype(int))]
-        between, count = pair_pose(*([candidates[view, one] for one in common] for view in (first, second)))
+        between, count, clock = pair_clock(seen[first], seen[second], () if instants is None else _CLOCKS)
         relative[first, second], relative[second, first] = between, np.asarray(np.linalg.inv(between), np.float64)
         support[first, second] = support[second, first] = count
+        early[first, second], early[second, first] = clock, -clock
     links = [(i, j) for i, j in combinations(range(num_views), 2) if support[i, j] >= MIN_COMMON]
     part = next(part for part in connected_parts(num_views, links) if any(seen[view] for view in part))
     tree = minimum_spanning_tree(-np.where(support >= MIN_COMMON, support, 0))
     order, before = breadth_first_order(tree, part[0], directed=False)
-    cameras = np.tile(np.eye(4), (num_views, 1, 1))
+    cameras, clocks = np.tile(np.eye(4), (num_views, 1, 1)), np.zeros(num_views)
     for view in order[1:]:
         cameras[view] = relative[before[view], view] @ cameras[before[view]]
+        clocks[view] = clocks[before[view]] + early[before[view], view]
     shared = {view: int(support[view].max(initial=0)) for view in range(num_views) if view not in part}
     boards: list[Array] = []
     kept: list[Sighting] = []
@@ -421,7 +454,7 @@ def place_rig(
         pose, numbered = _placed_board(board, models, lenses, cameras, own, candidates)
         kept += [replace(one, pose=len(boards)) for one in numbered]
         boards.append(pose)
-    state = State(lenses=lenses, cameras=cameras, clocks=np.zeros(num_views), boards=np.stack(boards))
+    state = State(lenses=lenses, cameras=cameras, clocks=clocks, boards=np.stack(boards))
     return state, kept, shared
 
 

@@ -50,8 +50,8 @@ FOCAL_LIMIT = 0.01
 """Relative standard deviation of a focal length from which on it is not determined."""
 
 _CLOCK_SIGNIFICANT, _CLOCK_LEAST_S, _CLOCK_MOST_S = 3.0, 0.005, 0.15
-"""Standard deviations, and seconds, from which the difference of a clock is reported, and seconds from which cameras
-are inaccurate: by 2 to 3 px for 0.25 s, 15 px for 0.5 s."""
+"""Standard deviations, and seconds, from which the difference of a clock is reported, and seconds to which the motion
+between frames bridges it: with 0.25 s cameras are 2 to 3 px wrong, with 0.3 s of a board that rests and moves 75."""
 
 
 class BoardCameraRecord(FileModel):
@@ -109,9 +109,7 @@ class BoardRecord(FileModel):
         if left:
             texts.append(f"cameras of {len(left)} of {len(self.cameras)} views are not placed ({'; '.join(left)})")
         if late:
-            is_far = any(abs(camera.clock_s or 0) > _CLOCK_MOST_S for camera in self.cameras)
-            text = f"the views are not synchronous: {listed(late)}; state the offsets by ⟨sync=FILE⟩"
-            texts.append(text + ", and calibrate again: the cameras are inaccurate" * is_far)
+            texts.append(f"the views are not synchronous: {listed(late)}; state the offsets by ⟨sync=FILE⟩")
         return tuple(Notice(text, Level.WARNING) for text in texts)
 
 
@@ -131,23 +129,30 @@ class BoardCalibration:
 
 @dataclass(frozen=True, kw_only=True)
 class BoardEvidence:
-    """The board as it is printed, its sightings in the scene and, after these, in footage for lenses alone.
+    """The board as it is printed, its sightings at instants of a scene and, after these, in footage for lenses alone.
 
-    `floor` is the number of its pose on the floor, or points there, if they are named.
+    `floor` is the number of its pose on the floor, or points there, if they are named. Frames are paired as if views
+    are `clocks` seconds early; `periods` are those of frames, none if these cannot be paired again.
     """
 
     board: Board
     shared: list[Sighting]
     alone: list[Sighting]
-    num_instants: int
+    instants: Float[Array, " T"]
     floor: int | FloorPoints | None = None
+    clocks: Float[Array, " V"] | float = 0.0
+    periods: Sequence[float] = ()
 
 
 @dataclass
 class BoardViews:
     """Views of some sizes (height, width) with sightings of a board, which determine their cameras.
 
-    `given` lenses stay. `up` is the axis that points up in a world that stands on the board, z by default.
+    `given` lenses stay. `up` is the axis that points up in a world that stands on the board, z by default. `shifts`
+    are the changes of clocks by which other frames show views at the instants: 0 where the frames are the right ones.
+
+    Raises:
+        InputError: if no lens is determined.
     """
 
     names: Sequence[str]
@@ -169,6 +174,8 @@ class BoardViews:
             self._estimate_lenses()
         else:
             self._take_lenses(self.given)
+        self._check_seen()
+        self._place()
 
     def _chosen(self, sightings: Sequence[Sighting]) -> list[Sighting]:
         """Choose poses of the board that differ in the pictures of some view, preferably those that several show."""
@@ -208,12 +215,7 @@ class BoardViews:
                 continue
             self.lenses[view], self.terms[view] = found
 
-    def result(self) -> BoardCalibration:
-        """Place and adjust the cameras, without those that do not fit, and describe them.
-
-        Raises:
-            InputError: if fewer than two cameras are determined, or the lens of a single view is not.
-        """
+    def _check_seen(self) -> None:
         if not self.shared:
             where = " of the scene, only in those for lenses" if self.alone else ""
             raise InputError(
@@ -226,15 +228,36 @@ class BoardViews:
             raise InputError(
                 f"the board {self.board} determines no lens: {listed(sorted(set(self.reasons.values())))}", FILM_HINT
             )
+
+    def _place(self) -> None:
+        """Adjust the cameras, without those that do not fit, unless their instants are to be paired again."""
         while True:
-            part = self._adjust()
-            excess = {view: self._residual(view) / RESIDUAL_LIMIT / self.state.lenses[view, 0] for view in part}
+            self.part = self._adjust()
+            if self.shifts.any() and self.evidence.periods:
+                return
+            excess = {view: self._residual(view) / RESIDUAL_LIMIT / self.state.lenses[view, 0] for view in self.part}
             worst = max(excess, key=lambda view: excess[view])
-            if excess[worst] <= 1 or len(part) < 2:
-                break
-            self.reasons[worst] = (
-                f"it does not fit the others (median residual {self._residual(worst):.1f} px): {_UNFIT}"
-            )
+            if excess[worst] > 1 and len(self.part) > 1:
+                reason = f"it does not fit the others (median residual {self._residual(worst):.1f} px): {_UNFIT}"
+            elif self.shifts.any():
+                worst = int(np.argmax(np.abs(self.shifts)))
+                reason = f"its clock does not settle: {1000 * self.shifts[worst]:+.0f} ms"
+            else:
+                return
+            self.reasons[worst] = reason
+
+    def _far(self, clocks: Float[Array, " V"], deviations: Float[Array, " V"] | float = 0.0) -> Float[Array, " V"]:
+        """Return clocks that are significant and too large for the motion between frames, else 0."""
+        most = np.clip(self.evidence.periods or _CLOCK_MOST_S, _CLOCK_LEAST_S, _CLOCK_MOST_S)
+        return np.where(np.abs(clocks) > np.maximum(most, _CLOCK_SIGNIFICANT * deviations), clocks, 0.0)
+
+    def result(self) -> BoardCalibration:
+        """Describe the cameras.
+
+        Raises:
+            InputError: if fewer than two cameras are determined, or the lens of a single view is not.
+        """
+        part = self.part
         self._add_terms(part)
         lens_std, self.clock_std = self.problem.deviations(self.state)
         self.focal_std = lens_std[:, :2].max(1) / self.state.lenses[:, 0]
@@ -246,8 +269,11 @@ class BoardViews:
     def _adjust(self) -> list[int]:
         """Adjust the largest part of the views that see the board together, and return these."""
         usable = [one for one in self.shared if one.view not in self.reasons]
-        placed, kept, left = place_rig(self.board, self.models, self.lenses, usable)
-        part = sorted({one.view for one in kept})
+        instants = self.evidence.instants if self.evidence.periods else None
+        placed, kept, left = place_rig(self.board, self.models, self.lenses, usable, instants)
+        part, self.shifts = sorted({one.view for one in kept}), self._far(placed.clocks)
+        if self.shifts.any():
+            return part
         for view, count in left.items():
             own, others = ({one.pose for one in usable if (one.view == view) is its} for its in (True, False))
             together = counted(len(own & others), "instant")
@@ -270,7 +296,9 @@ class BoardViews:
                 first += 1
         placed = replace(placed, boards=np.concatenate(boards))
         self.problem, self.state = self._fitted(part, self.terms, kept, placed)
-        self.errors = self.problem.errors(self.state)
+        self.errors, self.shifts = self.problem.errors(self.state), self._far(self.state.clocks)
+        if self.shifts.any():
+            self.shifts = self._far(self.state.clocks, self.problem.deviations(self.state)[1])
         return part
 
     def _fitted(
@@ -337,9 +365,7 @@ class BoardViews:
         if len(placed) < needed:
             left = dict.fromkeys(placed, "no other view is left that shows the board with it")
             reasons = [f"{self.names[view]}: {one[view]}" for one in (self.reasons, left) for view in sorted(one)]
-            is_late = (np.abs(self.state.clocks) > _CLOCK_MOST_S).any()
-            unfit = is_late or any(_UNFIT in reason for reason in self.reasons.values())
-            hint = _CLOCK_HINT if unfit else FILM_HINT
+            hint = _CLOCK_HINT if any("its clock" in reason for reason in reasons) else FILM_HINT
             raise InputError(f"the board determines too few cameras: {'; '.join(reasons)}", hint)
         state, views = self.state, range(len(self.names))
         standing = self._standing(placed)
@@ -358,7 +384,7 @@ class BoardViews:
         record = BoardRecord(
             board=str(self.board),
             lens_model=self.models[0] if len(set(self.models)) == 1 else None,
-            num_instants=self.evidence.num_instants,
+            num_instants=len(self.evidence.instants),
             cameras=[self._record(view) for view in views],
             world=standing,
         )
@@ -453,7 +479,8 @@ class BoardViews:
         In seconds, relative to the first placed view.
         """
         first = min(view for view in range(len(self.names)) if view not in self.reasons)
-        clock = float(self.state.clocks[view] - self.state.clocks[first])
+        clocks = self.evidence.clocks + self.state.clocks
+        clock = float(clocks[view] - clocks[first])
         deviation = float(np.hypot(self.clock_std[view], self.clock_std[first])) if view != first else 0.0
         is_significant = abs(clock) > max(_CLOCK_LEAST_S, _CLOCK_SIGNIFICANT * deviation)
         return (clock, deviation) if is_significant else (None, None)

@@ -1,5 +1,6 @@
 """`page4d calibrate`: lenses and cameras of a rig from a calibration board in its videos."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
@@ -16,7 +17,7 @@ from page4d.keywords import CalibrateKeywords
 from page4d.options import CalibrateSettings, SceneOptions, split_options
 from page4d.plotting.charts import draw_figure, short_name
 from page4d.rig.board import Board, board_of
-from page4d.rig.board_corners import CELLS, Footage, find_boards, sightings_of
+from page4d.rig.board_corners import CELLS, Corners, Footage, find_boards, sightings_of
 from page4d.rig.board_views import FILM, FILM_HINT, BoardCalibration, BoardEvidence, BoardViews
 from page4d.rig.floor import read_floor_points
 from page4d.rig.lens import lenses_of
@@ -25,12 +26,18 @@ from page4d.rig.records import Array, of_stage
 from page4d.scene.calibration import paired_names
 from page4d.scene.open import open_scene as open_folder
 from page4d.scene.records import Clock, Scene
+from page4d.scene.timeline import PAIRING_SLACK, nearest_frames, timing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MAX_PICTURES = 240
 """Pictures per view that are searched: pairs of neighbouring instants of a longer capture."""
+
+_STAGE = "calibrating: search for the board"
+
+_MAX_PAIRINGS = 3
+"""Times that instants are paired again by the clocks that the board gives."""
 
 _SMOOTHED = 9
 """Frames over which time stamps are smoothed: those of `caliscope_a` are late by up to 15 ms, one in six."""
@@ -70,10 +77,17 @@ def calibrate(
     given = None
     if settings.intrinsics is not None:
         given = lenses_of(scene, intrinsics=settings.intrinsics, notify=observer.notice)
-    evidence = board_evidence(scene, board, settings, observer)
-    sizes = [view.source.size for view in scene.views]
+    search = BoardSearch(scene, board, settings, observer)
+    sizes, clocks = [view.source.size for view in scene.views], np.zeros(scene.num_views)
     try:
-        return BoardViews(scene.view_names, sizes, evidence, settings.lens_model, given, settings.up).result()
+        for left in range(_MAX_PAIRINGS, -1, -1):
+            # Clocks that do not settle are wrong: then the stated ones count, and views that they do not fit do not.
+            evidence = search.evidence(clocks if left else 0 * clocks, can_pair=left > 0)
+            views = BoardViews(scene.view_names, sizes, evidence, settings.lens_model, given, settings.up)
+            if not views.shifts.any():
+                break
+            clocks = clocks + views.shifts
+        return views.result()
     except InputError as error:
         if error.marked_hint is not FILM_HINT or not any("⟨calibration=" in one.marked_text for one in scene.notices):
             raise
@@ -81,34 +95,68 @@ def calibrate(
         raise InputError(error.marked_message, f"{known}; or {FILM}; or give ⟨lenses⟩") from error
 
 
-def board_evidence(scene: Scene, board: Board, settings: CalibrateSettings, observer: Observer) -> BoardEvidence:
-    """Search the board in a scene, and in the footage of lenses."""
-    instants = searched_instants(scene.num_times)
-    lies = settings.floor_at
-    points = read_floor_points(lies) if isinstance(lies, Path) else None
-    if isinstance(lies, int):
-        if lies >= scene.num_times:
-            raise UsageError(
-                f"⟨floor_at={lies}⟩: the scene has {counted(scene.num_times, 'instant')}",
-                f"give an instant from 0 to {scene.num_times - 1}",
-            )
-        instants = sorted({*instants, lies})
-    footage: list[Footage] = [(view.source, [view.indices[i] for i in instants]) for view in scene.views]
-    lenses = {} if settings.lenses is None else _lens_footage(scene, settings.lenses)
-    board, found = find_boards(
-        board, [*footage, *lenses.values()], of_stage(observer.progress, "calibrating: search for the board")
-    )
-    shared = []
-    for view, one in enumerate(scene.views):
-        taken = _exposures(one.clock, one.source.frame_times)[footage[view][1]]
-        later = scene.times[instants] - taken
-        shared += sightings_of(view, found[view], taken, range(len(instants)), later)
-    alone, first = [], len(instants)
-    for (view, (source, frames)), pictures in zip(lenses.items(), found[scene.num_views :], strict=True):
-        alone += sightings_of(view, pictures, source.frame_times[frames], range(first, first + len(frames)))
-        first += len(frames)
-    floor = instants.index(lies) if isinstance(lies, int) else points
-    return BoardEvidence(board=board, shared=shared, alone=alone, num_instants=len(instants), floor=floor)
+class BoardSearch:
+    """A board in pictures of a scene and in footage for lenses alone, each of which is searched once."""
+
+    def __init__(self, scene: Scene, board: Board, settings: CalibrateSettings, observer: Observer) -> None:
+        self.scene, self.board, self.stage = scene, board, of_stage(observer.progress, _STAGE)
+        instants, lies = searched_instants(scene.num_times), settings.floor_at
+        if isinstance(lies, int):
+            if lies >= scene.num_times:
+                raise UsageError(
+                    f"⟨floor_at={lies}⟩: the scene has {counted(scene.num_times, 'instant')}",
+                    f"give an instant from 0 to {scene.num_times - 1}",
+                )
+            instants = sorted({*instants, lies})
+        self.floor = (
+            read_floor_points(lies) if isinstance(lies, Path) else lies if lies is None else instants.index(lies)
+        )
+        self.instants, self.lenses = instants, _lens_footage(scene, settings.lenses) if settings.lenses else {}
+        self.found: dict[tuple[int, int], Corners | None] = {}
+
+    def evidence(self, clocks: Float[Array, " V"], *, can_pair: bool) -> BoardEvidence:
+        """Return sightings in the frames that are nearest to the instants if views are `clocks` seconds early.
+
+        Raises:
+            InputError: if a frame cannot be decoded.
+        """
+        instants = self.scene.times[self.instants]
+        footage, taken = [*self.lenses.values()], []
+        for place, (view, clock) in enumerate(zip(self.scene.views, clocks, strict=True)):
+            times = _exposures(view.clock, view.source.frame_times) - clock
+            frames = nearest_frames(times, instants) if clock else np.array(view.indices)[self.instants]
+            footage.insert(place, (view.source, frames.tolist()))
+            taken.append(times[frames])
+        corners = self._corners(footage)
+        shared, alone, first = [], [], len(instants)
+        periods = [1 / (timing(view.source.frame_times).fps or np.inf) for view in self.scene.views]
+        for index, period in enumerate(periods):
+            own = sightings_of(index, corners[index], taken[index], 0, instants - taken[index])
+            shared += [one for one in own if not clocks[index] or abs(one.later) <= PAIRING_SLACK / 2 * period]
+        for (index, (source, shown)), found in zip(self.lenses.items(), corners[len(periods) :], strict=True):
+            alone += sightings_of(index, found, source.frame_times[shown], first, np.zeros(len(shown)))
+            first += len(shown)
+        return BoardEvidence(
+            board=self.board,
+            shared=shared,
+            alone=alone,
+            instants=instants,
+            floor=self.floor,
+            clocks=clocks,
+            periods=periods if can_pair else (),
+        )
+
+    def _corners(self, footage: Sequence[Footage]) -> list[list[Corners | None]]:
+        sources = enumerate(footage)
+        missing = [
+            (one, sorted({f for f in frames if (place, f) not in self.found})) for place, (one, frames) in sources
+        ]
+        if any(frames for _, frames in missing):
+            board, found = find_boards(self.board, missing, self.stage)
+            self.board = self.board if self.found else board
+            for place, ((_, frames), corners) in enumerate(zip(missing, found, strict=True)):
+                self.found |= {(place, frame): one for frame, one in zip(frames, corners, strict=True)}
+        return [[self.found[place, frame] for frame in frames] for place, (_, frames) in enumerate(footage)]
 
 
 def _exposures(clock: Clock, frame_times: Float[Array, " F"]) -> Float[Array, " F"]:
