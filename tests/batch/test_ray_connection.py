@@ -22,15 +22,8 @@ from page4d_cli.app import run
 @pytest.fixture(autouse=True)
 def without_clusters(monkeypatch, tmp_path):
     """Hide the clusters of this machine and of its user."""
-    for name in (
-        "RAY_ADDRESS",
-        "RAY_TMPDIR",
-        "RAY_AUTH_MODE",
-        "RAY_AUTH_TOKEN",
-        "RAY_AUTH_TOKEN_PATH",
-        "RAY_USE_TLS",
-    ):
-        monkeypatch.delenv(name, raising=False)
+    for name in "ADDRESS TMPDIR AUTH_MODE AUTH_TOKEN AUTH_TOKEN_PATH USE_TLS".split():
+        monkeypatch.delenv(f"RAY_{name}", raising=False)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
 

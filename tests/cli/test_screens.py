@@ -69,6 +69,7 @@ GOLDEN = Path(__file__).parent / "golden"
 VALIDATION = Path(__file__).parents[1] / "golden" / "validation.json"
 ROOM = Path(__file__).parents[2] / "samples" / "room"
 WIDTHS = (80, 120)
+STAGES = ("register", "predict", "refine", "write", "preview", "total")
 COMMANDS = sorted(str(command.name) for command in app.registered_commands)
 WEIGHTS_COMMANDS = ("weights", "weights list", "weights get", "weights show")
 
@@ -290,14 +291,7 @@ class TestGoldenScreens:
             fine_depth=FineDepthRecord(reason="pictures of 1 of 3 pairs of registered views do not refine depth"),
             scene=SceneRecord(name="phones", calibration="registered from people (2 of 3 views)"),
             settings={"preview": True, "poses": "input", "calibration": None, "sync": "auto"},
-            timings={
-                "register": 130.0,
-                "predict": 44.0,
-                "refine": 51.0,
-                "write": 0.4,
-                "preview": 12.0,
-                "total": 120.0,
-            },
+            timings=dict(zip(STAGES, (130.0, 44.0, 51.0, 0.4, 12.0, 120.0), strict=True)),
             device="cpu",
         )
         found = grade(replace(GOOD, photo_gain=0.01), (), record, "my phones")
@@ -499,18 +493,11 @@ class TestGoldenScreens:
 
     @pytest.mark.parametrize("command", ["train", "pretrain"])
     def test_golden_training(self, width, cli, monkeypatch, command) -> None:
-        steps = {
-            "step": 120,
-            "samples": 960,
-            "seconds": 59.6,
-            "samples_per_second": 16.1,
-            "eta_s": 3661.0,
-            "rate": 0.5,
-        }
+        steps = {"step": 120, "samples": 960, "seconds": 59.6, "samples_per_second": 16.1, "eta_s": 3661.0}
         losses = {"total": 0.812} | (
             {"depth": 0.214, "rotation": 0.051, "translation": 0.33} if command == "train" else {}
         )
-        report = StepReport(**steps, stage=0, gradient_norm=1.0, skipped=2, losses=losses)
+        report = StepReport(**steps, rate=0.5, stage=0, gradient_norm=1.0, skipped=2, losses=losses)
         figures = {"arc": {"network": {"abs_rel": 0.118, "rotation_deg": 1.25, "direction_deg": 2.5, "focal": 0.031}}}
 
         def run(request, observer, _):

@@ -137,8 +137,7 @@ class TestReconstruct:
         assert "warning: common span 0.00-0.08 s (2 frames); cam03 ends first" in ended.err
 
     @pytest.mark.parametrize(
-        ("words", "is_empty"),
-        [("--min-confidence 1", True), ("--min-confidence 0", False), ("--min-views 9", True)],
+        ("words", "is_empty"), [("--min-confidence 1", True), ("--min-confidence 0", False), ("--min-views 9", True)]
     )
     def test_empty_clouds_are_a_warning(self, words, is_empty, scene, tmp_path, reconstruct):
         ended = reconstruct(scene, tmp_path / "out", *words.split(), "--edge-angle", "90")

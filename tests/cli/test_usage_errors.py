@@ -112,6 +112,7 @@ REFUSED = """
 2 evaluate {result} {room} --align best -> Invalid value for '--align': 'best' is not one of 'scale'
 2 evaluate {result} {room} --max-depth -1 -> Invalid value for '--max-depth': '-1' should be greater than 0
 2 evaluate {result} {room} --threshold 0 -> Invalid value for '--threshold': '0' should be greater than 0
+3 evaluate {result} nowhere -> truth 'nowhere' does not exist
 3 evaluate {result} {result} -> '{result}' is the output of a run, not ground truth
 5 evaluate {result} {room} --plots {file} -> cannot write to '{file}': it is a file
 2 view {result} --overwrite -> --overwrite without --html

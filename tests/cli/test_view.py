@@ -95,8 +95,7 @@ def test_a_page_that_is_too_large_is_refused(cli, folder, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    ("number", "code", "last"),
-    [(signal.SIGINT, 0, ["the viewer has ended"]), (signal.SIGTERM, 143, INTERRUPTED)],
+    ("number", "code", "last"), [(signal.SIGINT, 0, ["the viewer has ended"]), (signal.SIGTERM, 143, INTERRUPTED)]
 )
 @pytest.mark.usefixtures("viser")
 def test_an_interrupt_ends_the_viewer(folder, tmp_path, number, code, last):

@@ -16,8 +16,8 @@ from page4d.formats.ply import encode_ply, read_ply
 from page4d.formats.tracks import Tracks, write_tracks
 from page4d.geometry.transforms import Sim3
 from page4d.output.reader import open_output
-from page4d.output.record import MotionRecord
 from page4d_cli.app import run
+from tests.output.output_scene import motion_record
 
 
 def reconstruct_from_truth(capture: Path, out: Path, *arguments: object) -> Path:
@@ -73,17 +73,7 @@ def add_motion(
             ):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_png(path, image)
-    record = MotionRecord(
-        method="test",
-        motion_step=step,
-        still_limit_px=0.3,
-        sigma_factor=1.0,
-        noise=[0.0] * len(output.view_names),
-        differences=["central"] * output.num_times,
-        known=1.0,
-        still=0.5,
-        one_view=0.0,
-    )
+    record = motion_record(len(output.view_names), output.num_times, step)
     edit_json(out / "run.json", lambda document: document.update(motion=record.model_dump()))
 
 

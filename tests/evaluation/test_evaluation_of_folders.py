@@ -38,18 +38,8 @@ def of_perfect(perfect: Path, capture: Path) -> Evaluation:
 
 def test_a_perfect_result_has_no_error_anywhere(of_perfect: Evaluation):
     numbers = flat(of_perfect.document())
-    zero = (
-        "abs_rel",
-        "sq_rel",
-        "rmse",
-        "log_rmse",
-        "ate",
-        "rpe_translation",
-        "focal_error",
-        "ause",
-        "baseline_spread",
-    )
-    one = ("delta1", "delta3", "precision", "recall", "f_score", "jm", "jr", "pooled", "coverage", "baseline_ratio")
+    zero = "abs_rel sq_rel rmse log_rmse ate rpe_translation focal_error ause baseline_spread".split()
+    one = "delta1 delta3 precision recall f_score jm jr pooled coverage baseline_ratio".split()
     for path, value in numbers.items():
         name = path.rsplit("/", 1)[-1]
         if name in zero:
@@ -79,14 +69,8 @@ def test_every_part_is_reported_by_view_by_time_and_by_motion(of_perfect: Evalua
     assert tuple(of_perfect.cameras.per_view) == tuple(of_perfect.points.per_view) == views
     assert tuple(of_perfect.masks.per_view) == views
     assert of_perfect.points.static.points + of_perfect.points.dynamic.points == of_perfect.points.overall.points
-    assert [result.alignment for result in of_perfect.depth.results] == [
-        "metric",
-        "scale",
-        "scale-shift",
-        "scale-shift-squares",
-        "median",
-        "median",
-    ]
+    alignments = " ".join(result.alignment for result in of_perfect.depth.results)
+    assert alignments == "metric scale scale-shift scale-shift-squares median median"
     assert [result.scope for result in of_perfect.depth.results][-2:] == ["capture", "frame"]
 
 

@@ -139,17 +139,15 @@ def with_velocity(capture: Predictions, of_moving: tuple[float, float, float]) -
     return replace(capture, velocity=velocity, velocity_sigma=sigma)
 
 
-def motion_record(capture: Predictions, motion_step: float, tracks: int | None = None) -> MotionRecord | None:
-    """Return the record of true velocities; None for predictions without them."""
-    if capture.velocity is None:
-        return None
+def motion_record(num_views: int, num_times: int, motion_step: float, tracks: int | None = None) -> MotionRecord:
+    """Return the record of true velocities."""
     return MotionRecord(
         method="truth",
         motion_step=motion_step,
         still_limit_px=0.3,
         sigma_factor=1.0,
-        noise=[1.0] * len(capture.view_names),
-        differences=["forward", *["central"] * (capture.num_times - 2), "backward"][: capture.num_times],
+        noise=[1.0] * num_views,
+        differences=["forward", *["central"] * (num_times - 2), "backward"][:num_times],
         known=0.875,
         still=0.8,
         one_view=0.0,
@@ -195,6 +193,7 @@ def export(
     if tracks is not None:
         write_tracks(layout.tracks, tracks)
     files = write_capture_cameras(layout, capture_cameras(capture))
+    sizes, num_tracks = (len(capture.view_names), capture.num_times), None if tracks is None else tracks.num_tracks
     views = [(view_of(name), None) for name in capture.view_names]
     if scene is not None:
         views = [(view, source_record(view)) for view in scene.views]
@@ -213,7 +212,7 @@ def export(
         network=NetworkRecord(name="truth", trained=True),
         counts=CountsRecord(clipped_depths=written.clipped_depths, points=written.num_points),
         layers=record,
-        motion=motion_record(capture, settings.motion_step, None if tracks is None else tracks.num_tracks),
+        motion=None if capture.velocity is None else motion_record(*sizes, settings.motion_step, num_tracks),
     )
     return written + InstantFiles((*files, write_model(layout.run, run)))
 

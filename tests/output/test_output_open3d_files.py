@@ -12,14 +12,7 @@ import torch
 
 from page4d.errors import OutputError
 from page4d.formats import open3d as open3d_files
-from page4d.formats.open3d import (
-    Mesh,
-    encode_trajectory,
-    open3d_cloud,
-    write_cloud,
-    write_mesh,
-    write_trajectory,
-)
+from page4d.formats.open3d import Mesh, encode_trajectory, open3d_cloud, write_cloud, write_mesh, write_trajectory
 from page4d.formats.ply import encode_ply, read_ply, read_ply_header
 from tests.output.clouds import made_cloud, same
 from tests.output.output_scene import export, made_capture

@@ -217,6 +217,7 @@ def test_another_capture_is_refused(change: Callable[[Path], object], words: str
     with pytest.raises(InputError, match=words) as raised:
         open_pictures(output, scene)
     assert raised.value.exit_code == 3
+    assert "give the videos of the run" in raised.value.hint
 
 
 def test_frames_at_other_times_are_refused(videos: Path, tmp_path):

@@ -15,13 +15,7 @@ from page4d.output.cameras import capture_cameras
 from page4d.output.points import merged_cloud
 from page4d.output.preview import cloud as cloud_view
 from page4d.output.preview.cloud import Orthographic, cloud_views, looking_along, splat
-from page4d.output.preview.contact_sheet import (
-    FrameMaps,
-    contact_sheet,
-    depth_range,
-    highest_speed,
-    read_frames,
-)
+from page4d.output.preview.contact_sheet import FrameMaps, contact_sheet, depth_range, highest_speed, read_frames
 from page4d.output.reader import Output, open_output
 from page4d.output.record import UNTRAINED_NOTICE
 from page4d.plotting.canvas import (

@@ -37,15 +37,8 @@ def test_views_are_in_natural_order(tmp_path):
 def test_other_entries_are_ignored_with_a_reason(tmp_path):
     touch(tmp_path, "introduction.xml", "intro.json", "settings.json", "intr_1.xml", "setting3.json", "calib.npz")
     touch(tmp_path, "cam1.mp4", ".cam2.mp4", "notes.txt", "Calib.toml", "x.qca.txt", "transforms.json", "sync.json")
-    touch(
-        tmp_path,
-        "cameras.txt",
-        "masks/cam1/0.png",
-        "truth/0.png",
-        "sparse/0/cameras.bin",
-        "empty/readme.md",
-        "c.mp4/x.txt",
-    )
+    below = "masks/cam1/0.png truth/0.png sparse/0/cameras.bin empty/readme.md c.mp4/x.txt"
+    touch(tmp_path, "cameras.txt", *below.split())
     assert names(tmp_path) == ["cam1"]
     found = ignored(tmp_path)
     assert found["ignored .cam2.mp4: hidden"] is Level.INFO
@@ -171,17 +164,8 @@ def test_folders_without_videos_are_refused(tmp_path):
 
 
 def test_a_subfolder_with_the_videos_is_named(tmp_path):
-    touch(
-        tmp_path,
-        "readme.md",
-        "calib/extri.yml",
-        "two/a.mp4",
-        "two/b.mov",
-        "videos/a.mp4",
-        "videos/b/0.png",
-        "videos/b/1.png",
-    )
-    touch(tmp_path, "videos/c.mkv", "videos/notes.txt", ".trash/x.mp4", "masks/a.mp4", "masks/b.mp4")
+    touch(tmp_path, *"readme.md calib/extri.yml two/a.mp4 two/b.mov videos/a.mp4 videos/b/0.png".split())
+    touch(tmp_path, *"videos/b/1.png videos/c.mkv videos/notes.txt .trash/x.mp4 masks/a.mp4 masks/b.mp4".split())
     with pytest.raises(InputError) as caught:
         discover(tmp_path)
     found = f"'{tmp_path / 'videos'}' has 3, two 2"

@@ -211,10 +211,6 @@ KEPT = {"cam_0": list(range(12)), "cam_1": [n for n in range(2, 14) if n not in 
 """Instants at which cameras with a common trigger have a frame: cam_1 starts later and loses two."""
 
 
-def csv_of(header: str, row: Callable[[int], str], kept: Sequence[int]) -> bytes:
-    return (header + "".join(row(n) + "\n" for n in kept)).encode()
-
-
 def npy_of(values: Sequence[float] | Sequence[Sequence[float]]) -> bytes:
     file = io.BytesIO()
     np.save(file, np.array(values))
@@ -225,92 +221,59 @@ def each(name: str, write: Callable[[Sequence[int]], bytes]) -> dict[str, bytes]
     return {name.format(view): write(kept) for view, kept in KEPT.items()}
 
 
+def rows(name: str, header: str, row: Callable[[int], str]) -> dict[str, bytes]:
+    """Return a table of text per view, with a row per frame below the header if there is one."""
+    return each(
+        name, lambda kept: "".join(line + "\n" for line in (*filter(None, [header]), *map(row, kept))).encode()
+    )
+
+
 def caliscope(column: str) -> dict[str, bytes]:
-    rows = [(n, view[-1], 54321 + n * PERIOD) for view, kept in KEPT.items() for n in kept]
-    text = f"sync_index,{column},frame_time\n" + "".join(f"{n},{view},{time:.8f}\n" for n, view, time in sorted(rows))
+    found = [(n, view[-1], 54321 + n * PERIOD) for view, kept in KEPT.items() for n in kept]
+    text = f"sync_index,{column},frame_time\n" + "".join(
+        f"{n},{view},{time:.8f}\n" for n, view, time in sorted(found)
+    )
     return {"timestamps.csv": text.encode()}
 
 
-SKELLYCAM = "frame_number,timestamp.from_recording_start.ms,timestamp.utc.seconds,from_previous.frame_duration.ms\n"
+def by_columns(n: int) -> str:
+    return ",".join([str(n), *(f"{n / 30:.5f}" if n in kept else "" for kept in KEPT.values())])
+
+
+SKELLYCAM = "frame_number,timestamp.from_recording_start.ms,timestamp.utc.seconds,from_previous.frame_duration.ms"
+OF_SKELLYCAM = "timestamps/camera_timestamps/rec.{}.timestamps.csv"
+CSV = "{}_timestamps.csv"
 
 TABLES: dict[str, tuple[dict[str, bytes], float]] = {
-    "seconds": (
-        each("{}_timestamps.csv", lambda k: csv_of("frame,timestamp_s\n", lambda n: f"{n},{100 + n / 30:.6f}", k)),
-        100,
-    ),
-    "no unit": (
-        each(
-            "{}_timestamps.csv", lambda k: csv_of("frame,timestamp\n", lambda n: f"{n},{5e6 + n * 1e3 / 30:.3f}", k)
-        ),
-        5000,
-    ),
-    "clock of two weeks": (
-        each("{}_timestamps.csv", lambda k: csv_of("timestamp\n", lambda n: f"{12 * 10**14 + n * 33333333}", k)),
-        1.2e6,
-    ),
+    "seconds": (rows(CSV, "frame,timestamp_s", lambda n: f"{n},{100 + n / 30:.6f}"), 100),
+    "no unit": (rows(CSV, "frame,timestamp", lambda n: f"{n},{5e6 + n * 1e3 / 30:.3f}"), 5000),
+    "clock of two weeks": (rows(CSV, "timestamp", lambda n: f"{12 * 10**14 + n * 33333333}"), 1.2e6),
     "epoch": (
-        each(
-            "{}-time_stamps.csv", lambda k: csv_of("timestamp,width\n", lambda n: f"{1753507730865 + n * 33},640", k)
-        ),
+        rows("{}-time_stamps.csv", "timestamp,width", lambda n: f"{1753507730865 + n * 33},640"),
         1753507730.865,
     ),
-    "euroc": (
-        each(
-            "{}_timestamps.csv",
-            lambda k: csv_of("#timestamp [ns],filename\n", lambda n: f"{EPOCH_NS + n * 33333333},{n}.png", k),
-        ),
-        EPOCH_NS / 1e9,
-    ),
-    "no header": (each("{}.timestamps.txt", lambda k: csv_of("", lambda n: f"{7 + n / 30:.6f}", k)), 7),
-    "semicolons": (
-        each(
-            "{}_timestamps.csv",
-            lambda k: csv_of("Bild;Zeit (timestamp, ms)\n", lambda n: f"{n};{n * 100 / 3:.3f}".replace(".", ","), k),
-        ),
-        0,
-    ),
-    "kitti": (
-        each("{}_timestamps.txt", lambda k: csv_of("", lambda n: f"2024-05-01 12:30:15.{n * 33333333:09}", k)),
-        DATE_NS / 1e9,
-    ),
+    "euroc": (rows(CSV, "#timestamp [ns],filename", lambda n: f"{EPOCH_NS + n * 33333333},{n}.png"), EPOCH_NS / 1e9),
+    "no header": (rows("{}.timestamps.txt", "", lambda n: f"{7 + n / 30:.6f}"), 7),
+    "semicolons": (rows(CSV, "Bild;Zeit (timestamp, ms)", lambda n: f"{n};{n * 100 / 3:.3f}".replace(".", ",")), 0),
+    "kitti": (rows("{}_timestamps.txt", "", lambda n: f"2024-05-01 12:30:15.{n * 33333333:09}"), DATE_NS / 1e9),
     "skellycam": (
-        each(
-            "timestamps/camera_timestamps/rec.{}.timestamps.csv",
-            lambda k: csv_of(SKELLYCAM, lambda n: f"{n},{n * 33.3},{1786082436.639207 + n / 30:.6f},33.3", k),
-        ),
+        rows(OF_SKELLYCAM, SKELLYCAM, lambda n: f"{n},{n * 33.3},{1786082436.639207 + n / 30:.6f},33.3"),
         1786082436.639207,
     ),
     "earlier skellycam": (
-        each(
-            "timestamps/{}_timestamps.csv",
-            lambda k: csv_of("frame_number, timestamp_from_zero_ns\n", lambda n: f"{n}, {n * 33333333}", k),
-        ),
+        rows(f"timestamps/{CSV}", "frame_number, timestamp_from_zero_ns", lambda n: f"{n}, {n * 33333333}"),
         0,
     ),
     "time of day": (
-        each(
-            "{}_timestamps.csv",
-            lambda k: csv_of("frame;timestamp\n", lambda n: f"{n};12:30:{15 + n // 30:02}.{n * 33333 % 10**6:06}", k),
-        ),
+        rows(CSV, "frame;timestamp", lambda n: f"{n};12:30:{15 + n // 30:02}.{n * 33333 % 10**6:06}"),
         CLOCK_NS / 1e9,
     ),
-    "mkvextract": (
-        each(
-            "{}_timestamps.txt", lambda k: csv_of("# timestamp format v2\n", lambda n: f"{500 + n * 100 / 3:.6f}", k)
-        ),
-        0.5,
-    ),
+    "mkvextract": (rows("{}_timestamps.txt", "# timestamp format v2", lambda n: f"{500 + n * 100 / 3:.6f}"), 0.5),
     "json": ({"timestamps.json": json.dumps({v: [100 + n / 30 for n in k] for v, k in KEPT.items()}).encode()}, 100),
     "campy": (each("{}_frametimes.npy", lambda k: npy_of([range(len(k)), [900 + n / 30 for n in k]])), 900),
     "npy": (each("{}_timestamps.npy", lambda k: npy_of([13387370298875 + n * 33333333 for n in k])), 13387.370298875),
     "a column per view": (
-        {
-            "timestamps.csv": csv_of(
-                "n,cam_0,cam_1\n",
-                lambda n: ",".join([str(n), *(f"{n / 30:.5f}" if n in kept else "" for kept in KEPT.values())]),
-                range(14),
-            )
-        },
+        {"timestamps.csv": "\n".join(("n,cam_0,cam_1", *map(by_columns, range(14)), "")).encode()},
         0,
     ),
     "caliscope": (caliscope("cam_id"), 54321),
