@@ -1,7 +1,7 @@
 """The offset of two recordings by their sound."""
 
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 
 import av
@@ -14,11 +14,11 @@ from page4d.scene.records import MAX_RATE_ERROR, MIN_RATE_SPAN_S, SYNC_HINT
 from page4d.scene.video import is_resource_error, open_container, video_stream
 
 SAMPLE_RATE_HZ = 8000
-MIN_SCORE = 15.0
-"""Minimum ratio of the correlation peak to the standard deviation of the correlation."""
+MIN_SCORE = 2.0
+"""Minimum energy of the correlation near the offset, relative to that of unrelated sound."""
 
-MAX_SECOND_PEAK = 0.6
-"""Relative height of the second correlation peak above which the offset is ambiguous."""
+MAX_SECOND_PEAK = 0.5
+"""Relative energy of the second correlation peak above which the offset is ambiguous."""
 
 _MAX_DRIFT = 2e-4
 """Difference of the rates of two crystals, of 100 ppm each at most."""
@@ -27,8 +27,14 @@ _WINDOW_S, _MAX_WINDOWS, _MIN_WINDOWS = 4.0, 200, 8
 """Windows with offsets of their own: their length, how many are compared, and how many have to be on a line."""
 
 _FADE_S = 0.25
-_PEAK_WIDTH_S = 0.005
-"""Distance from the highest correlation peak below which values are attributed to that peak."""
+_BLOCK = 40
+"""Samples whose energies are added up: 5 ms."""
+
+_NEAR, _SMOOTHING_S, _ROOM_S = 320, 0.01, 0.2
+"""Echoes: reach of the highest peak in samples, standard deviation of smoothing, and distance of other offsets."""
+
+_MAX_RATIO, _MIN_COMMON = 1.4, 0.5
+"""Highest peak of unrelated sounds over the next one, in power; least share of common energy that is compared."""
 
 _MIN_LOST_S, _MAX_LOST_S = 0.02, 600.0
 """Gaps of time stamps between those by rounding and those by damage: silence, where a recorder lost sound."""
@@ -41,10 +47,10 @@ _SOUND_S = 0.005
 class AudioOffset:
     """Delay of the second video's first frame in seconds, and how distinct the correlation peak is.
 
-    `score` is the peak over the standard deviation. `second_peak` is the height of the second peak relative to the
-    first, of all or half of the sound: close to 1 for a hum or a loop. `std_seconds` is from the width of the peak at
-    half its height, the unknown distances to what sounds, and the error of the rate. `rate` is that of the second
-    video's clock relative to the first one's, with its standard deviation, 0 if no rate is used.
+    `score` is the energy of the correlation near the offset relative to that of unrelated sound, `second_peak` the
+    relative energy of the second offset, of all or half of the sound: close to 1 for a hum or a loop. `std_seconds`
+    is from the scatter of high peaks, the unknown distances to what sounds, and the error of the rate. `rate` is that
+    of the second video's clock relative to the first one's, with its standard deviation, 0 if no rate is used.
     """
 
     seconds: float
@@ -58,15 +64,15 @@ class AudioOffset:
     def doubt(self) -> str:
         """Why the offset is not used, empty if it is."""
         if self.score < MIN_SCORE:
-            return f"score {self.score:.0f}, need {MIN_SCORE:g}"
+            return f"score {self.score:.1f}, need {MIN_SCORE:g}"
         return "several offsets fit, as of a hum, a loop or a drift" if self.second_peak > MAX_SECOND_PEAK else ""
 
 
 def correlate_audio(first: Path, second: Path) -> AudioOffset:
     """Estimate the time of the second video's first frame relative to that of the first video, and its rate.
 
-    The spectra are whitened to suppress hum, then correlated over all offsets. Where windows of the sound have
-    offsets on a line over time, the second track is resampled to the clock of the first one, and compared again.
+    The spectra are whitened to suppress hum, then correlated over all offsets; echoes add energy near one. Where
+    windows have offsets on a line over time, the second track is resampled to the first clock, and compared again.
 
     Source: Knapp & Carter, "The generalized correlation method for estimation of time delay", 1976 (PHAT weighting).
     """
@@ -88,21 +94,26 @@ def correlate_audio(first: Path, second: Path) -> AudioOffset:
     return replace(found, seconds=seconds, std_seconds=float(np.hypot(found.std_seconds, unknown)))
 
 
-def _unambiguous(audio_a: NDArray[np.float64], audio_b: NDArray[np.float64]) -> AudioOffset:
-    """Return the offset of the second one of two tracks, with the second peak of all or half of the sound.
+def _unambiguous(audio_a: NDArray[np.float32], audio_b: NDArray[np.float32]) -> AudioOffset:
+    """Return the offset of the second one of two tracks, with the lower score and the second peak of all or half.
 
-    Whole recordings of a loop fit best where they overlap most: either half of the common part has to fit the second
-    track at a single offset, too.
+    Whole recordings of a loop fit best where they overlap most, or at their ends: half of the common part has to fit
+    the second track at this offset alone, too, and the other half at no other one.
     """
     found = _correlated(audio_a, audio_b)
+    if found.doubt:
+        return found
     shift = round(found.seconds * SAMPLE_RATE_HZ)
-    common = audio_a[max(shift, 0) : shift + len(audio_b)]
-    halves = (_correlated(half, audio_b) for half in np.array_split(common, 2) if len(half))
-    clearest = found if found.doubt else max(halves, key=lambda half: half.score, default=found)
-    return replace(found, second_peak=max(found.second_peak, clearest.second_peak))
+    bounds = np.linspace(max(shift, 0), min(shift + len(audio_b), len(audio_a)), 3).astype(int)
+    halves = [(start, _correlated(audio_a[start:end], audio_b)) for start, end in pairwise(bounds) if start < end]
+    _, clearest = max(halves, key=lambda half: half[1].score, default=(0, AudioOffset(0.0, 0.0, 1.0)))
+    starts_s = [start / SAMPLE_RATE_HZ + half.seconds for start, half in halves if half.score >= MIN_SCORE]
+    is_elsewhere = any(abs(start_s - found.seconds) > _ROOM_S for start_s in starts_s)
+    second_peak = max(found.second_peak, clearest.second_peak, float(is_elsewhere))
+    return replace(found, score=min(found.score, clearest.score), second_peak=second_peak)
 
 
-def _drift(audio_a: NDArray[np.float64], audio_b: NDArray[np.float64], found: AudioOffset) -> tuple[float, ...]:
+def _drift(audio_a: NDArray[np.float32], audio_b: NDArray[np.float32], found: AudioOffset) -> tuple[float, ...]:
     """Return by how much offsets of windows grow per second, its standard deviation, and the span of the windows.
 
     Zeros if too few windows have a distinct offset near one line.
@@ -118,7 +129,7 @@ def _drift(audio_a: NDArray[np.float64], audio_b: NDArray[np.float64], found: Au
     starts = np.linspace(low, high, max(min((high - low) // size + 1, _MAX_WINDOWS), 0)).astype(int)
     pairs = ((audio_a[start:][:size], audio_b[start - shift - reach :][: size + 2 * reach]) for start in starts)
     windows = [_correlated(*pair) for pair in pairs]
-    distinct = np.array([one.second_peak <= MAX_SECOND_PEAK for one in windows], bool)
+    distinct = np.array([not one.doubt for one in windows], bool)
     times, offsets = starts[distinct] / SAMPLE_RATE_HZ, np.array([one.seconds for one in windows])[distinct]
     if len(times) < _MIN_WINDOWS:
         return 0.0, 0.0, 0.0
@@ -134,38 +145,69 @@ def _drift(audio_a: NDArray[np.float64], audio_b: NDArray[np.float64], found: Au
     return float(drift), float(max(np.sqrt(covariance[0, 0]), apart)), float(np.ptp(times))
 
 
-def _correlated(audio_a: NDArray[np.float64], audio_b: NDArray[np.float64], spread_s: float = 0.0) -> AudioOffset:
+def _correlated(audio_a: NDArray[np.float32], audio_b: NDArray[np.float32], spread_s: float = 0.0) -> AudioOffset:
     """Return the offset of the second one of two tracks, of the energy of the correlation over a spread by drift."""
-    size = 1 << (len(audio_a) + len(audio_b) - 2).bit_length()
-    # Truncation creates clicks at both ends, which whitening would match: fade in and out.
-    cross = np.fft.rfft(_faded(audio_a), size) * np.conj(np.fft.rfft(_faded(audio_b), size))
-    magnitude = np.abs(cross)
-    # Floor for empty bands, relative to the median, which a loud hum does not raise.
-    cross /= np.maximum(magnitude, np.median(magnitude) * 1e-3 + np.finfo(float).tiny)
-    correlation = np.fft.irfft(cross, size)
-    if spread_s > 0:
-        from scipy.ndimage import uniform_filter1d
+    from scipy import fft
+    from scipy.ndimage import gaussian_filter1d
 
-        correlation = uniform_filter1d(np.square(correlation), round(spread_s * SAMPLE_RATE_HZ), mode="wrap")
-    peak = int(np.argmax(correlation))
-    deviation = float(correlation.std())
-    shift = peak if peak < len(audio_a) else peak - size
-    score = float(correlation[peak]) / deviation if deviation > 0 else 0.0
-    apart = np.abs((np.arange(size) - peak + size // 2) % size - size // 2) > _PEAK_WIDTH_S * SAMPLE_RATE_HZ
-    second_peak = float(correlation[apart].max(initial=0.0) / correlation[peak]) if deviation > 0 else 1.0
-    around = np.roll(correlation, size // 2 - peak) >= correlation[peak] / 2
-    width = int(np.argmin(around[size // 2 :])) + int(np.argmin(around[size // 2 :: -1])) - 1
-    std_seconds = float(np.hypot(width / 2 / SAMPLE_RATE_HZ, _SOUND_S))
-    return AudioOffset(shift / SAMPLE_RATE_HZ, score, second_peak, std_seconds)
+    counts = [-(-len(audio) // _BLOCK) for audio in (audio_a, audio_b)]
+    blocks = fft.next_fast_len(sum(counts), real=True)
+    spectra, loudness = [], []
+    for audio in (audio_a, audio_b):
+        # Truncation creates clicks at both ends, which whitening would match: fade in and out.
+        spectrum = fft.rfft(_faded(audio), blocks * _BLOCK)
+        magnitude = np.abs(spectrum)
+        # Floor for empty bands, relative to the median, which a loud hum does not raise.
+        spectrum /= np.maximum(magnitude, np.median(magnitude) * 0.03 + np.finfo(np.float32).tiny)
+        loudness.append(_energies(fft.irfft(spectrum, blocks * _BLOCK)))
+        spectra.append(spectrum)
+    correlation = fft.irfft(spectra[0] * np.conj(spectra[1]), blocks * _BLOCK)
+    # What unrelated sounds that are as loud at these times have on average.
+    chance = fft.irfft(fft.rfft(loudness[0]) * np.conj(fft.rfft(loudness[1])), blocks)
+    width = max(_SMOOTHING_S, spread_s / 12**0.5) * SAMPLE_RATE_HZ / _BLOCK
+    energy, chance = (gaussian_filter1d(one, width, mode="wrap") for one in (_energies(correlation), chance))
+    lags = (np.arange(blocks) + counts[1]) % blocks - counts[1]
+    common = _common(loudness[0], counts, lags) * _common(loudness[1], counts[::-1], -lags)
+    excess = np.where(np.minimum(common, chance) > 0, energy - chance, 0.0)
+    peak = int(np.argmax(excess))
+    if not excess[peak] > 0:
+        return AudioOffset(0.0, 0.0, 1.0)
+    # A loop fits as well where less of the sound is common.
+    shares = excess / np.maximum(common, common[peak] * _MIN_COMMON)
+    apart = np.abs(lags - lags[peak]) * _BLOCK > _ROOM_S * SAMPLE_RATE_HZ
+    near = np.arange(-_NEAR, _NEAR + _BLOCK) + lags[peak] * _BLOCK
+    values = correlation.take(near, mode="wrap")
+    highest, shift = values.max(), near[np.argmax(values)]
+    similar = near[values >= highest / 2] - shift
+    # A single clap has no more energy than two unrelated ones have, but a single peak where echoes are weak.
+    correlation[(shift + np.arange(-_BLOCK, _BLOCK + 1)) % len(correlation)] = 0
+    ratio = np.square(highest / max(correlation.max(), np.finfo(np.float32).tiny))
+    return AudioOffset(
+        seconds=int(shift) / SAMPLE_RATE_HZ,
+        score=float(max(energy[peak] / chance[peak], ratio / _MAX_RATIO)),
+        second_peak=float(shares[apart].max(initial=0.0) / shares[peak]),
+        std_seconds=float(np.hypot(np.sqrt(np.mean(np.square(similar))) / SAMPLE_RATE_HZ, _SOUND_S)),
+    )
 
 
-def _faded(audio: NDArray[np.float64]) -> NDArray[np.float64]:
+def _energies(audio: NDArray[np.float32]) -> NDArray[np.float64]:
+    return np.asarray(np.square(audio).reshape(-1, _BLOCK).sum(1, dtype=float))
+
+
+def _common(energies: NDArray[np.float64], counts: list[int], lags: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the energy of those blocks of a track that another one covers at each lag."""
+    total = np.append(0.0, np.cumsum(energies[: counts[0]]))
+    first, end = np.clip([lags, lags + counts[1]], 0, counts[0])
+    return np.asarray(total[end] - total[first])
+
+
+def _faded(audio: NDArray[np.float32]) -> NDArray[np.float32]:
     from scipy.signal.windows import tukey
 
-    return audio * tukey(len(audio), min(2 * _FADE_S * SAMPLE_RATE_HZ / len(audio), 0.5))
+    return audio * tukey(len(audio), min(2 * _FADE_S * SAMPLE_RATE_HZ / len(audio), 0.5)).astype(np.float32)
 
 
-def _mono(path: Path) -> tuple[NDArray[np.float64], float]:
+def _mono(path: Path) -> tuple[NDArray[np.float32], float]:
     """Decode the first audio track at `SAMPLE_RATE_HZ`; return it with its start time relative to the first frame."""
     parts: list[NDArray[np.float32]] = []
     with open_container(path) as container:
@@ -189,5 +231,5 @@ def _mono(path: Path) -> tuple[NDArray[np.float64], float]:
                 f"the audio track of {path.name} cannot be decoded: {error.strerror}", SYNC_HINT
             ) from error
     # Damaged floating-point audio has values that are not finite: they count as silence.
-    samples = np.nan_to_num(np.concatenate(parts).astype(np.float64) if parts else np.zeros(0), posinf=0, neginf=0)
+    samples = np.nan_to_num(np.concatenate(parts) if parts else np.zeros(0, np.float32), posinf=0, neginf=0)
     return samples - (samples.mean() if len(samples) else 0.0), start - of_video

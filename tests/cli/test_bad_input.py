@@ -241,7 +241,7 @@ CLOCKS = (
     Case(
         "41 other sound",
         with_sound(1, 2),
-        ("audio of cam02 does not match that of cam01 (score", "need 15)"),
+        ("audio of cam02 does not match that of cam01 (score", "need 2)"),
         "--sync audio",
     ),
     warns("41 same sound", with_sound(1, 1), ("audio correlation", "cam02 starts"), "--sync audio"),

@@ -451,7 +451,7 @@ def test_audio_of_another_sample_rate_matches_and_of_another_event_does_not(tmp_
     write_counter_clip(tmp_path / "c.mp4", 60, sound=noise(3, seed=9))
     scene = open_scene(tmp_path, sync="audio", views=("a", "b"))
     assert scene.views[1].clock.offset_s == pytest.approx(0.1, abs=1e-3)
-    with pytest.raises(InputError, match=r"audio of c does not match that of a \(score \d+, need 15\)"):
+    with pytest.raises(InputError, match=r"audio of c does not match that of a \(score 1\.\d, need 2\)"):
         open_scene(tmp_path, sync="audio", views=("a", "c"))
 
 
@@ -476,7 +476,7 @@ def test_a_hum_alone_is_refused(suffix: str, sound_codec: str, loudness: float, 
         hum = sum(0.2 / order * np.sin(2 * np.pi * 50 * order * (time + 0.00713 * seed)) for order in (1, 2, 3, 4))
         hiss = loudness * np.random.default_rng(seed).standard_normal(len(time))
         write_counter_clip(tmp_path / f"{name}.{suffix}", 60, sound=hum + hiss, sound_codec=sound_codec)
-    with pytest.raises(InputError, match=r"need 15|several offsets fit"):
+    with pytest.raises(InputError, match=r"need 2|several offsets fit"):
         open_scene(tmp_path, sync="audio")
 
 
@@ -491,6 +491,45 @@ def test_a_loop_is_refused_though_one_of_its_offsets_has_the_longest_overlap(
         write_counter_clip(tmp_path / f"{name}.mov", 60, sound=sound, sound_codec="pcm_s16le")
     with pytest.raises(InputError, match="several offsets fit"):
         open_scene(tmp_path, sync="audio")
+
+
+def in_room(sound: Any, seed: int) -> Any:
+    """Return what a microphone records in a room: echoes over 0.6 s with 9 times the energy of the direct sound."""
+    tail = np.random.default_rng(seed).standard_normal(4800) * np.exp(-6.9 * np.arange(4800) / 4800)
+    return np.convolve(sound, np.append(1.0, 3 * tail / np.linalg.norm(tail)))[: len(sound)]
+
+
+def claps(seed: int, *times_s: float) -> Any:
+    """Return 14 s of 8 kHz with claps of 20 ms."""
+    sound, random = np.zeros(14 * 8000), np.random.default_rng(seed)
+    for time in times_s:
+        clap = random.standard_normal(160) * np.exp(-np.arange(160) / 40)
+        sound[round(time * 8000) :][:160] += clap
+    return sound
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "doubt"),
+    [
+        (noise(14, 8000), None, ""),
+        (claps(1, 3, 3.7, 5.2, 6.1, 8.1, 9.7), None, ""),
+        (noise(14, 8000), noise(14, 8000, seed=9), "need 2"),
+        (claps(1, 3, 5.2, 8.1), claps(2, 3.4, 6.1, 9), "need 2"),
+        (claps(1, 5), claps(2, 7), "need 2"),
+        (np.tile(noise(2, 8000), 7), None, "several offsets fit"),
+        (np.tile(noise(0.1, 8000), 140), None, "several offsets fit"),
+    ],
+    ids=["talk", "claps", "other talk", "other claps", "one clap each", "loop", "short loop"],
+)
+def test_echoes_are_no_other_offsets_and_loops_are(first: Any, second: Any, doubt: str, tmp_path: Path):
+    for number, (name, sound) in enumerate({"a": first, "b": first if second is None else second}.items()):
+        start = 13000 * number
+        heard = in_room(sound, number)[start : start + 80000]
+        heard = 0.1 * heard / heard.std() + 0.02 * np.random.default_rng(number).standard_normal(80000)
+        write_counter_clip(tmp_path / f"{name}.mov", 9, sound=heard, sound_rate=8000, sound_codec="pcm_s16le")
+    offset = correlate_audio(tmp_path / "a.mov", tmp_path / "b.mov")
+    assert re.search(doubt, offset.doubt) if doubt else not offset.doubt
+    assert doubt or abs(offset.seconds - 1.625) < 2 * offset.std_seconds < 0.05
 
 
 def write_drifting(path: Path, sound: Any, start_s: float, rate: float, seconds: float = 60) -> None:
@@ -540,8 +579,8 @@ def test_audio_is_matched_despite_a_loud_hum(tmp_path):
         write_counter_clip(tmp_path / f"{name}.mov", 60, sound=audio, sound_codec="pcm_s16le")
     offset = correlate_audio(tmp_path / "a.mov", tmp_path / "b.mov")
     assert offset.seconds == pytest.approx(0.4, abs=1e-3)
-    assert offset.score > 15
-    assert offset.second_peak < 0.5
+    assert offset.score > 10
+    assert offset.second_peak < 0.1
 
 
 def test_silence_and_videos_without_audio_are_refused(tmp_path):
