@@ -42,6 +42,7 @@ class CalibrationResize(StrEnum):
     """Relation of a video to the calibrated image, if their sizes differ."""
 
     CROP_CENTER = "crop-center"
+    PAD_CENTER = "pad-center"
     SCALE = "scale"
 
 

@@ -179,7 +179,8 @@ CalibResize = Annotated[
     choices.CalibrationResize | None,
     Option(
         "If videos and calibrated images differ in size. scale: the whole image was resized. crop-center: equal "
-        "margins were cut off, pixels are as large as before.",
+        "margins were cut off, pixels are as large as before. pad-center: bars were added, the image was resized to "
+        "fit between them.",
         RIG,
         name="calib-resize",
     ),

@@ -295,16 +295,17 @@ def _check_sizes(
         if camera.image_size is not None and camera.image_size != view.source.size
     ]
     differing = [f"{name}: calibration is for {_size(own)}, video is {_size(shown)}" for name, own, shown in sizes]
-    if any(own == shown[::-1] for _, own, shown in sizes):
+    if resize is not CalibrationResize.PAD_CENTER and any(own == shown[::-1] for _, own, shown in sizes):
         raise InputError(
             listed(differing, separator="; "),
-            "rotate the videos like the calibrated images, or calibrate with images that are rotated like the videos",
+            "rotate the videos like the calibrated images, calibrate with images that are rotated like the videos, "
+            "or pass ⟨calibration_resize=pad-center⟩ if the videos have bars",
         )
     is_larger = any(shown[0] > own[0] or shown[1] > own[1] for _, own, shown in sizes)
     if differing and (resize is None or (resize is CalibrationResize.CROP_CENTER and is_larger)):
         hint = (
-            "pass ⟨calibration_resize=scale⟩ if the whole image was resized, or crop-center if its edges were cut "
-            "off; or use the calibration of these videos"
+            "pass ⟨calibration_resize=scale⟩ if the whole image was resized, crop-center if its edges were cut off, "
+            "or pad-center if bars were added; or use the calibration of these videos"
         )
         raise InputError(listed(differing, separator="; "), hint)
     stretches = [
@@ -351,7 +352,9 @@ def _fit_to_view(camera: CalibratedCamera, size: tuple[int, int], resize: Calibr
     (height, width), (video_height, video_width) = camera.image_size, size
     if resize is CalibrationResize.SCALE:
         return resize_intrinsics(camera.intrinsics, video_width / width, video_height / height)
-    return crop_intrinsics(camera.intrinsics, (width - video_width) / 2, (height - video_height) / 2)
+    fits = min(video_width / width, video_height / height) if resize is CalibrationResize.PAD_CENTER else 1.0
+    matrix = resize_intrinsics(camera.intrinsics, fits, fits)
+    return crop_intrinsics(matrix, (width * fits - video_width) / 2, (height * fits - video_height) / 2)
 
 
 def _poses_at(camera: CalibratedCamera, view: View, file: Path, late: float) -> Tensor:

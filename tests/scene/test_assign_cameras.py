@@ -170,7 +170,7 @@ def test_every_camera_with_another_image_size_is_listed(folder: Path, tmp_path: 
     assert caught.value.message == (
         "a: calibration is for 72x54, video is 64x48; c: calibration is for 64x50, video is 64x48"
     )
-    assert "scale' if the whole image was resized, or crop-center if its edges were cut off" in caught.value.hint
+    assert "scale' if the whole image was resized, crop-center if its edges were cut off, or pad" in caught.value.hint
 
 
 @pytest.mark.parametrize("resize", [None, "crop-center", "scale"])
@@ -179,6 +179,18 @@ def test_a_calibration_of_turned_images_is_refused(resize: str | None, folder: P
     with pytest.raises(InputError, match="a: calibration is for 48x64, video is 64x48") as caught:
         open_scene(folder, calibration=calibration, calibration_resize=resize)
     assert caught.value.hint.startswith("rotate the videos")
+    assert "pad-center' if the videos have bars" in caught.value.hint
+
+
+def test_a_calibration_of_pictures_before_bars_fits_between_them(folder: Path, tmp_path: Path) -> None:
+    sizes = {"a": (48, 64), "b": (64, 48), "c": (128, 64)}
+    calibration = write_calibration(tmp_path / "c.json", {name: sized(*size) for name, size in sizes.items()})
+    scene = open_scene(folder, calibration=calibration, calibration_resize="pad-center")
+    offsets = [(14.0, 0.0, 0.75), (0.0, 0.0, 1.0), (0.0, 8.0, 0.5)]  # left, top, scale: 36x48 and 64x32 of 64x48
+    given = np.array(INTRINSICS)
+    for view, (left, top, scale) in zip(scene.views, offsets, strict=True):
+        expected = np.diag([scale, scale, 1]) @ given + [[0, 0, left], [0, 0, top], [0, 0, 0]]
+        np.testing.assert_allclose(view.camera.intrinsics, expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("resize", ["crop-center", "scale"])
