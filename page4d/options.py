@@ -178,9 +178,8 @@ def parse_memory(text: str) -> int | None:
 CalibResize = Annotated[
     choices.CalibrationResize | None,
     Option(
-        "If videos and calibrated images differ in size. scale: the whole image was resized. crop-center: equal "
-        "margins were cut off, pixels are as large as before. pad-center: bars were added, the image was resized to "
-        "fit between them.",
+        "How videos of another size were made of calibrated images. scale: resized. crop-center: equal margins cut "
+        "off, not resized. pad-center: resized, bars added around it.",
         RIG,
         name="calib-resize",
     ),
