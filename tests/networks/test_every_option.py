@@ -247,7 +247,7 @@ def test_every_parameter_gets_a_gradient_and_a_step_lowers_the_loss(name: str) -
     assert [name_ for name_ in without_gradient(network) if not name_.startswith(UNUSED.get(name, "-"))] == []
     learned = [parameter for parameter in network.parameters() if parameter.grad is not None]
     slope = sum(parameter.grad.square().sum() for parameter in learned)
-    torch.optim.SGD(learned, lr=float(1e-6 * before.abs() / slope)).step()
+    torch.optim.SGD(learned, lr=float(1e-6 * before.detach().abs() / slope)).step()
     assert loss() < before
 
 
