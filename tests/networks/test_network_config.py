@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -117,69 +118,41 @@ def test_missing_fields_take_defaults() -> None:
     assert DPTHeadConfig().output is DenseOutput.CONVOLUTIONS, "as configurations before VGGT-Omega"
 
 
+INVALID: list[tuple[Any, dict[str, list]]] = [
+    (TINY, {"schedule": [(Step.TIME, Step.FRAME), (Step.GLOBAL, Step.VIEW)], "token_slots": [3], "num_heads": [3]}),
+    (TINY, {"depth": [3], "norm_eps": [(1e-5, 1e-6)], "camera_token": [False], "epipolar": [EpipolarConfig()]}),
+    (TINY, {"mask": [MaskConfig(layers=(4,))], "frame_head": [FrameHeadConfig()]}),
+    (TINY, {"camera_head": [CameraHeadConfig(num_heads=5)], "depth_head": [replace(TINY.depth_head, fine_dim=8)]}),
+    (TINY, {"sparse": [SparseConfig(layers=(4,)), SparseConfig(layers=(0, 3))]}),
+    (replace(TINY, **BARE, frame_head=FrameHeadConfig()), {"mask": [TINY.mask]}),
+    (replace(TINY, mask=PAGE4D_MASK, schedule=FRAME_GLOBAL), {"schedule": [(Step.VIEW, Step.TIME)]}),
+    (replace(TINY, schedule=FRAME_GLOBAL), {"epipolar": [EpipolarConfig(layers=(1,))], "time_encoding": ["alibi"]}),
+    (PAGE4D_MASK, {"layers": [(0, 1)], "streams": [Streams.DUAL], "bias_rows": [BiasRows.ALL]}),
+    (EpipolarConfig(), {"layers": [()], "band": [0], "penalty": [-1]}),
+    (SparseConfig(layers=(1,)), {"layers": [(), (3, 2)], "landmarks": [0], "dilations": [(), (0, 1)]}),
+    (SparseConfig(layers=(1,)), {"lambda_limit": [0]}),
+    (FrameHeadConfig(num_heads=4), {"dim": [30], "depth": [0]}),
+    (MaskConfig(), {"layers": [(), (-1,), (1, 3)], "external_floor": [0.5]}),
+    (MaskConfig(streams=Streams.SINGLE), {"own_blocks": [True]}),
+    (CameraHeadConfig(), {"num_iterations": [0]}),
+    (DPTHeadConfig(), {"layers": [(0, 2, 1, 3)], "features": [12], "out_channels": [(4, 4, 4, 6)]}),
+    (DinoV2Config(num_heads=4), {"image_size": [100], "embed_dim": [10], "depth": [-1]}),
+    (ForwardLimits(), {"max_images": [0], "max_tokens": [0], "max_queries": [-2]}),
+    (MatchConfig(), {"dim": [0], "finer": [0], "targets": [(), ("next-view", "next-view")]}),
+    (EXPLICIT_INPUTS, {"matches": [MatchConfig(fine_dim=4), MatchConfig(fine_dim=8, finer=3)]}),
+    (EXPLICIT_INPUTS, {"depth_head": [replace(EXPLICIT_INPUTS.depth_head, fine_dim=4)]}),
+    (replace(EXPLICIT_INPUTS, point_head=None), {"depth_head": [None]}),
+]
+
+
 @pytest.mark.parametrize(
-    "build",
-    [
-        lambda: replace(TINY, schedule=(Step.TIME, Step.FRAME)),
-        lambda: replace(TINY, token_slots=3),
-        lambda: replace(TINY, num_heads=3),
-        lambda: replace(TINY, depth=3),
-        lambda: replace(TINY, mask=MaskConfig(layers=(4,))),
-        lambda: replace(TINY, mask=MaskConfig(layers=(-1,))),
-        lambda: replace(TINY, camera_head=CameraHeadConfig(num_heads=5)),
-        lambda: replace(TINY, frame_head=FrameHeadConfig()),
-        lambda: replace(TINY, camera_token=False),
-        lambda: replace(TINY, **{**BARE, "mask": TINY.mask}, frame_head=FrameHeadConfig()),
-        lambda: replace(TINY, mask=PAGE4D_MASK, schedule=(Step.VIEW, Step.TIME)),
-        lambda: replace(PAGE4D_MASK, layers=(0, 1)),
-        lambda: replace(PAGE4D_MASK, streams=Streams.DUAL),
-        lambda: replace(PAGE4D_MASK, bias_rows=BiasRows.ALL),
-        lambda: replace(TINY, schedule=(Step.GLOBAL, Step.VIEW)),
-        lambda: replace(TINY, norm_eps=(1e-5, 1e-6)),
-        lambda: replace(TINY, epipolar=EpipolarConfig()),
-        lambda: replace(TINY, schedule=FRAME_GLOBAL, epipolar=EpipolarConfig(layers=(1,))),
-        lambda: EpipolarConfig(layers=()),
-        lambda: EpipolarConfig(band=0),
-        lambda: EpipolarConfig(penalty=-1),
-        lambda: replace(TINY, schedule=FRAME_GLOBAL, time_encoding="alibi"),
-        lambda: replace(TINY, sparse=SparseConfig(layers=(4,))),
-        lambda: replace(TINY, sparse=SparseConfig(layers=(0, 3))),
-        lambda: SparseConfig(layers=()),
-        lambda: SparseConfig(layers=(3, 2)),
-        lambda: SparseConfig(layers=(1,), landmarks=0),
-        lambda: SparseConfig(layers=(1,), dilations=()),
-        lambda: SparseConfig(layers=(1,), dilations=(0, 1)),
-        lambda: SparseConfig(layers=(1,), lambda_limit=0),
-        lambda: FrameHeadConfig(dim=30, num_heads=4),
-        lambda: FrameHeadConfig(depth=0),
-        lambda: MaskConfig(layers=()),
-        lambda: MaskConfig(layers=(1, 3)),
-        lambda: MaskConfig(external_floor=0.5),
-        lambda: MaskConfig(streams=Streams.SINGLE, own_blocks=True),
-        lambda: CameraHeadConfig(num_iterations=0),
-        lambda: DPTHeadConfig(layers=(0, 2, 1, 3)),
-        lambda: DPTHeadConfig(features=12),
-        lambda: DPTHeadConfig(out_channels=(4, 4, 4, 6)),
-        lambda: DinoV2Config(image_size=100),
-        lambda: DinoV2Config(embed_dim=10, num_heads=4),
-        lambda: DinoV2Config(depth=-1),
-        lambda: ForwardLimits(max_images=0),
-        lambda: ForwardLimits(max_tokens=0),
-        lambda: ForwardLimits(max_queries=-2),
-        lambda: MatchConfig(dim=0),
-        lambda: MatchConfig(finer=0),
-        lambda: replace(EXPLICIT_INPUTS, matches=MatchConfig(fine_dim=4)),
-        lambda: replace(EXPLICIT_INPUTS, matches=MatchConfig(fine_dim=8, finer=3)),
-        lambda: MatchConfig(targets=()),
-        lambda: MatchConfig(targets=("next-view", "next-view")),
-        lambda: replace(EXPLICIT_INPUTS, depth_head=None, point_head=None),
-        lambda: replace(EXPLICIT_INPUTS, depth_head=replace(EXPLICIT_INPUTS.depth_head, fine_dim=4)),
-        lambda: replace(TINY, depth_head=replace(TINY.depth_head, fine_dim=8)),
-    ],
+    ("config", "name", "value"),
+    [(config, name, value) for config, changes in INVALID for name, values in changes.items() for value in values],
+    ids=lambda value: str(value) if isinstance(value, str) else type(value).__name__,
 )
-def test_invalid_configurations_are_refused(build) -> None:
+def test_invalid_configurations_are_refused(config: Any, name: str, value: object) -> None:
     with pytest.raises(UsageError) as caught:
-        build()
+        replace(config, **{name: value})
     assert caught.value.hint
 
 
