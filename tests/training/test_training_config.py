@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,6 @@ from page4d.io.json_records import config_to_json
 from page4d.lab.training.config import (
     TRAINING_PRESETS,
     ConditioningProbabilities,
-    CurriculumStage,
     EvaluationConfig,
     FamilyConfig,
     SampleShape,
@@ -62,34 +62,30 @@ def test_invalid_json_is_refused_with_the_field(text, place):
     assert raised.value.hint
 
 
+INVALID: list[tuple[Any, dict[str, list]]] = [
+    (
+        TINY,
+        {"stages": [(), (replace(STAGE, start=0.5),), (STAGE, replace(STAGE, start=0.5), replace(STAGE, start=0.2))]},
+    ),
+    (TINY, {"sources": [(), (SourceConfig(weight=0),)], "seed": [-1], "decay_fraction": [1.5], "accumulation": [0]}),
+    (TINY, {"workers": [-1], "precision": ["fp16"]}),
+    (STAGE, {"shots": [(), (SampleShape(times=1, views=2, weight=0),)], "sizes": [((4, 40),)], "start": [1.0]}),
+    (STAGE, {"families": [(FamilyConfig(name="single"),)]}),
+    (SampleShape(times=1, views=2), {"times": [0]}),
+    (FamilyConfig(name="arc"), {"spacing_deg": [(20, 10)]}),
+    (OptimizerConfig(), {"learning_rate": [0], "betas": [(0.9, 1.0)]}),
+    (ConditioningProbabilities(cameras=0, intrinsics=0.7), {"cameras": [0.7]}),
+    (EvaluationConfig(), {"scenes": [0]}),
+]
+
+
 @pytest.mark.parametrize(
-    "make",
-    [
-        lambda: replace(TINY, stages=()),
-        lambda: replace(TINY, stages=(replace(STAGE, start=0.5),)),
-        lambda: replace(TINY, stages=(STAGE, replace(STAGE, start=0.5), replace(STAGE, start=0.2))),
-        lambda: replace(TINY, sources=()),
-        lambda: replace(TINY, sources=(SourceConfig(weight=0),)),
-        lambda: replace(TINY, seed=-1),
-        lambda: replace(TINY, decay_fraction=1.5),
-        lambda: replace(TINY, accumulation=0),
-        lambda: replace(TINY, workers=-1),
-        lambda: replace(TINY, precision="fp16"),
-        lambda: replace(STAGE, shots=()),
-        lambda: replace(STAGE, sizes=((4, 40),)),
-        lambda: replace(STAGE, shots=(SampleShape(times=1, views=2, weight=0),)),
-        lambda: replace(STAGE, families=(FamilyConfig(name="single"),)),
-        lambda: CurriculumStage(start=1.0, sizes=((28, 42),), shots=(SampleShape(times=1, views=2),)),
-        lambda: SampleShape(times=0, views=2),
-        lambda: FamilyConfig(name="arc", spacing_deg=(20, 10)),
-        lambda: OptimizerConfig(learning_rate=0),
-        lambda: OptimizerConfig(betas=(0.9, 1.0)),
-        lambda: ConditioningProbabilities(cameras=0.7, intrinsics=0.7),
-        lambda: EvaluationConfig(scenes=0),
-    ],
+    ("config", "name", "value"),
+    [(config, name, value) for config, changes in INVALID for name, values in changes.items() for value in values],
+    ids=lambda value: str(value) if isinstance(value, str) else type(value).__name__,
 )
-def test_invalid_values_are_refused_with_advice(make):
+def test_invalid_values_are_refused_with_advice(config: Any, name: str, value: object):
     with pytest.raises(UsageError) as raised:
-        make()
+        replace(config, **{name: value})
     assert raised.value.message
     assert raised.value.hint
