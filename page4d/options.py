@@ -179,7 +179,7 @@ CalibResize = Annotated[
     choices.CalibrationResize | None,
     Option(
         "How videos of another size were made of calibrated images. scale: resized. crop-center: equal margins cut "
-        "off, not resized. pad-center: resized, bars added around it.",
+        "off. pad-center: resized, bars added.",
         RIG,
         name="calib-resize",
     ),
