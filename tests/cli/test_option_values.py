@@ -1,19 +1,20 @@
-"""Values of options that are no numbers, too large or without their partner: two lines with exit code 2."""
+"""Values of options in Python, in files of configuration, and in weights."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from page4d.errors import UsageError, WeightsError
 from page4d.networks.ood import OODLimits
-from page4d.options import ReconstructSettings, SceneOptions, parse_memory
+from page4d.options import EvaluationSettings, PointOptions, ReconstructSettings, SceneOptions
 from page4d.run.reconstruct import reconstruct
 from page4d.weights.loading import load
 from page4d_cli.app import run
 from tests.cli.clips import write_image_folder
 
-DIGITS = "9" * 5000
+NAN, INF = float("nan"), float("inf")
 
 
 @pytest.fixture
@@ -29,17 +30,29 @@ def test_a_name_that_resembles_a_number_selects_its_view(scene: Path, capfd):
     assert '"view": "1_0"' in capfd.readouterr().out
 
 
-@pytest.mark.parametrize("text", ["9" * 400 + "GB", "1" * 16 + "MB", "٤GB"])
-def test_memory_beyond_reason_is_refused_by_name(text: str):
-    with pytest.raises(UsageError, match="is not an amount of memory"):
-        parse_memory(text)
-
-
-def test_settings_are_bounded_in_python_too():
-    with pytest.raises(UsageError, match="long_side is 10000000"):
-        ReconstructSettings(long_side=10**7)
-    with pytest.raises(UsageError, match="fps is 1e\\+300"):
-        SceneOptions(fps=1e300)
+@pytest.mark.parametrize(
+    ("settings", "field", "values"),
+    [
+        (SceneOptions, "fps", (0.0, NAN, INF, 1e300)),
+        (SceneOptions, "image_fps", (-1.0,)),
+        (SceneOptions, "stride", (0,)),
+        (SceneOptions, "max_frames", (0,)),
+        (SceneOptions, "depth_levels", (0.0,)),
+        (SceneOptions, "max_megapixels", (NAN,)),
+        (SceneOptions, "views", (0, -1, ())),
+        (ReconstructSettings, "long_side", (10**7,)),
+        (EvaluationSettings, "fps", (-1.0, 0.0, INF, NAN)),
+        (EvaluationSettings, "max_depth", (-1.0, 0.0, INF, NAN)),
+        (PointOptions, "min_confidence", (1.5, NAN)),
+        (PointOptions, "edge_angle_deg", (0.0,)),
+        (PointOptions, "voxel_size", (-1.0,)),
+        (PointOptions, "max_points", (-1,)),
+    ],
+)
+def test_settings_are_bounded_in_python_too(settings: type, field: str, values: tuple[object, ...]):
+    for value in values:
+        with pytest.raises(UsageError, match=re.escape(f": {field} is {value}")):
+            settings(**{field: value})
 
 
 def test_python_takes_paths_as_objects_or_text_and_names_other_values(scene: Path, tmp_path):

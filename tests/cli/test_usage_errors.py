@@ -47,6 +47,7 @@ REFUSED = """
 2 {run} --chunk {digits} -> Invalid value for '--chunk': '999 ... is neither auto nor a positive number
 2 {run} --chunk ٤ -> Invalid value for '--chunk': '٤' is neither auto nor a positive number
 2 {run} --memory {digits}GB -> --memory 999 ... is not an amount of memory
+2 {run} --memory 1111111111111111MB -> --memory 1111111111111111MB is not an amount of memory
 2 {run} --memory ٤GB -> --memory ٤GB is not an amount of memory
 2 {run} --depth-size {digits} -> Invalid value for '--depth-size': '999 ... auto, network, video nor 8 to 65536 px
 2 {run} --size {huge} -> Invalid value for '--size': '9223372036854775808' should be less than or equal to 65536
@@ -78,6 +79,8 @@ REFUSED = """
 2 inspect-scene {scene} --image-fps 1e300 -> Invalid value for '--image-fps': '1e300' should be less
 2 inspect-scene {scene} --masks {long} -> 'xxx ... is no usable path: File name too long
 2 inspect-scene {scene} --sync {long} -> xxx ... file name too long
+2 weights -> Missing command
+2 weights gett -> No such command 'gett' ... did you mean get?
 2 weights show da3_bsae -> no checkpoint is called 'da3_bsae' ... did you mean da3-base? choose from
 2 doctor extra -> Got unexpected extra argument ... 'page4d doctor --help' lists the options
 2 doctor {words} -> Got unexpected extra argument

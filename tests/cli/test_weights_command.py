@@ -143,10 +143,6 @@ class TestShow:
             assert re.search(f"kind +published {kind}:", shown)
             assert re.search(f"use +page4d {use}", shown)
 
-    def test_a_page_that_lacks_a_command_is_explained(self, cli) -> None:
-        assert cli("weights").err.startswith("error: Missing command")
-        assert "did you mean get?" in cli("weights", "gett").err
-
 
 class TestRuns:
     def test_a_run_by_name_records_licence_and_source(self, served, cli, tmp_path) -> None:

@@ -76,16 +76,6 @@ def test_radii_of_few_points_and_of_points_at_one_place(xyz: list[Any], expected
         np.testing.assert_allclose(radii[:4], 0.7 * 2e-3)
 
 
-def test_a_reader_of_splats(capture: Capture, tmp_path: Path) -> None:
-    gsply = pytest.importorskip("gsply")
-    export(capture.folder, "splat", tmp_path / "splat", max_points=300)
-    path = tmp_path / "splat" / "frame_000000.ply"
-    splats = gsply.plyread(str(path))
-    np.testing.assert_array_equal(splats.means, columns(path, "x y z"))
-    np.testing.assert_array_equal(splats.scales, columns(path, "scale_0 scale_1 scale_2"))
-    np.testing.assert_array_equal(splats.quats, columns(path, "rot_0 rot_1 rot_2 rot_3"))
-
-
 def stopped() -> None:
     """Print how many searches a signal ended."""
     xyz = np.random.default_rng(0).random((40000, 3)).astype(np.float32)

@@ -122,6 +122,8 @@ def test_the_root_turns_the_axis_that_points_up_to_y(capture: Capture, tmp_path,
 def test_points_have_the_values_of_the_clouds(capture: Capture, tmp_path, split: bool):
     result = exported(capture, tmp_path / "usd", split=split)
     assert codes_of(result.points.GetAttribute("points")) == [0.0, 1.0, 2.0, 3.0]
+    assert not result.points.GetAttribute("velocities").IsAuthored()
+    assert not result.stage.GetPrimAtPath("/World/tracks")
     (width,) = result.values("widths", 0)
     assert width == pytest.approx(point_spacing(capture.output.points(0).xyz))
     for place in range(4):

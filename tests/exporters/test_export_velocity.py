@@ -99,12 +99,6 @@ class TestUsd:
         between = values(stage, "/World/tracks", "points", 1.5)
         np.testing.assert_allclose(between[2:], (tracks.coords[1:3, 2:].sum(axis=0)) / 2, atol=1e-6)
 
-    def test_runs_without_velocities_have_none(self, capture: Capture, tmp_path: Path):
-        export(capture.folder, "usd", tmp_path / "usd")
-        stage = opened(tmp_path / "usd")
-        assert not stage.GetPrimAtPath("/World/points").GetAttribute("velocities").IsAuthored()
-        assert not stage.GetPrimAtPath("/World/tracks")
-
 
 def test_static_layers_have_no_velocities_and_moving_ones_have(tmp_path: Path):
     pytest.importorskip("pxr")
@@ -207,11 +201,6 @@ class TestNpz:
         data = archive(tmp_path / "npz" / "tracks_cam03.npz")
         assert data["ids"].tolist() == [100, *range(102, 100 + NUM_TRACKS)]
         assert data["exists"].all()
-
-    def test_runs_without_velocities_have_none(self, capture: Capture, tmp_path: Path):
-        export(capture.folder, "npz", tmp_path / "npz")
-        assert "velocity" not in archive(tmp_path / "npz" / "cam01.npz")
-        assert not list((tmp_path / "npz").glob("tracks_*"))
 
     def test_files_of_two_views_are_different(self, tmp_path: Path):
         names = ("cam", "tracks_cam")

@@ -178,16 +178,6 @@ def test_voxels_and_a_maximum_number_thin_the_cloud() -> None:
     assert merged_cloud(capture, PointOptions(max_points=10**7)).num_points == complete.num_points
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"min_confidence": 1.5}, {"edge_angle_deg": 0.0}, {"voxel_size": -1.0}, {"max_points": -1}]
-)
-def test_options_out_of_range_are_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(UsageError, match=next(iter(wrong))):
-        PointOptions(**wrong)
-    with pytest.raises(UsageError, match="min_confidence is nan"):
-        PointOptions(min_confidence=math.nan)
-
-
 def test_more_than_one_instant_and_too_many_views_are_refused() -> None:
     with pytest.raises(ShapeError, match=r"\(1, 2\) instants"):
         merged_cloud(made_capture(2))

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from page4d.errors import InputError, Level, UsageError
 from page4d.io.input_files import natural_key
-from page4d.options import SceneOptions
 from page4d.scene.discover import discover, select_views
 from page4d.scene.open import open_scene
 from tests.scene.clip_writers import counter_clip, write_counter_clip, write_images, write_video
@@ -118,30 +117,6 @@ def test_views_are_selected_by_number_or_name(tmp_path):
         select_views(found, ("cam1", "cam1"), tmp_path)
     with pytest.raises(InputError, match="has 4 videos"):
         select_views(found, 5, tmp_path)
-
-
-@pytest.mark.parametrize("views", [0, -1, ()])
-def test_an_empty_selection_of_views_is_refused(views: int | tuple[str, ...]):
-    with pytest.raises(UsageError, match="scene options: views"):
-        SceneOptions(views=views)
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("fps", 0.0),
-        ("fps", float("nan")),
-        ("fps", float("inf")),
-        ("image_fps", -1.0),
-        ("stride", 0),
-        ("max_frames", 0),
-        ("depth_levels", 0.0),
-        ("max_megapixels", float("nan")),
-    ],
-)
-def test_values_out_of_range_are_refused(field: str, value: float):
-    with pytest.raises(UsageError, match=f"scene options: {field} is {value}"):
-        SceneOptions(**{field: value})
 
 
 def test_folders_without_videos_are_refused(tmp_path):
