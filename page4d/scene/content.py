@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
@@ -114,9 +114,9 @@ class ViewContent:
         return 1.0 if self.area is None else round(float(self.area.mean()), 4)
 
     @property
-    def has_bars(self) -> bool:
-        """Whether the area is what straight bars leave, and not an image circle."""
-        return self.area is not None and _is_straight(self.area)
+    def between_bars(self) -> Area | None:
+        """The area if straight bars leave it; None for an image circle and for all of the picture."""
+        return self.area if self.area is not None and _is_straight(self.area) else None
 
 
 class SmallCopy(NamedTuple):
@@ -132,8 +132,8 @@ def _is_straight(area: Area) -> bool:
     return bool(_MIN_STRAIGHT * width * height < area.sum() and width * height < area.size)
 
 
-def bounds(area: Area, size: Size) -> Window:
-    """Return the whole pixels of the rows and columns of an area, in images of (height, width)."""
+def bounds(area: NDArray[Any], size: Size) -> Window:
+    """Return the whole pixels of the rows and columns of an area [h, w], in images of (height, width)."""
     left, top, width, height = cv2.boundingRect(area.astype(np.uint8))
     y, x = size[0] / area.shape[0], size[1] / area.shape[1]
     first, after = (math.ceil(top * y), math.ceil(left * x)), (int((top + height) * y), int((left + width) * x))

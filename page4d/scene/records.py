@@ -162,15 +162,18 @@ class View:
     content: ViewContent | None = None
 
     @property
+    def frame_window(self) -> Window | None:
+        """Part of its frames between bars; None for all of them."""
+        return replace(self, camera=None).window
+
+    @property
     def window(self) -> Window | None:
         """Part of its pictures between bars, without lens distortion; None for all of them."""
-        if self.content is None or self.content.area is None or not self.content.has_bars:
+        area, size = None if self.content is None else self.content.between_bars, self.source.size
+        if area is None:
             return None
-        area, size = self.content.area, self.source.size
         undistortion = undistortion_map(self.camera, size, (area.shape[0], area.shape[1]))
-        return bounds(
-            area if undistortion is None else undistortion.remap(area.astype(np.uint8), nearest=True) > 0, size
-        )
+        return bounds(area if undistortion is None else undistortion.remap(area.astype(np.uint8), nearest=True), size)
 
 
 def place_pictures(

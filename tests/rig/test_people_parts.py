@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from page4d.geometry.distortion import Distortion, LensModel
-from page4d.geometry.pixels import Window
 from page4d.rig.evidence import RUN_LENGTH, choose_instants
 from page4d.rig.people import keypoints, model
 from page4d.rig.people.keypoints import (
@@ -36,6 +35,7 @@ from page4d.rig.people.model import RawLandmarks
 from page4d.rig.records import Lens, Tracklet
 from page4d.scene.content import ViewContent
 from page4d.scene.open import open_scene
+from page4d.scene.records import Clock, View
 from tests.scene.clip_writers import write_images
 
 
@@ -184,11 +184,16 @@ def test_bars_do_not_make_people_smaller(bars: int, tmp_path: Path, monkeypatch:
 
     for name, replaced in (("find_poses", at_the_light), ("detect_regions", lambda *_: []), ("pose_model", object)):
         monkeypatch.setattr(keypoints, name, replaced)
-    (poses,) = keypoints._poses_of(replace(view, content=ViewContent(area=area) if bars else None), [0], lambda: None)
+    shown = replace(view, content=ViewContent(area=area) if bars else None)
+    (poses,) = keypoints._poses_of(shown, [0], lambda: None)
     assert seen == [(1280, 547 if bars else 549)]  # no mixed column
     np.testing.assert_allclose(poses[0].joints[0], [bars + 250, 450], atol=1.5)
-    assert load_poses(view.source, [0], Window(0, 700, 1400, 600) if bars else None) is not None
-    assert bars == 0 or load_poses(view.source, [0]) is None
+    assert load_poses(shown, [0]) is not None
+    assert (load_poses(view, [0]) is None) is (bars > 0)
+
+
+def _view(file: Path) -> View:
+    return View(name="cam", source=_Source(file), clock=Clock(), indices=())
 
 
 class TestCache:
@@ -200,29 +205,29 @@ class TestCache:
         file = tmp_path / "clip.mp4"
         file.write_bytes(b"one")
         poses = [[pose_at(1), pose_at(500)], [], [pose_at(3)]]
-        assert load_poses(_Source(file), [0, 2, 4]) is None
-        save_poses(_Source(file), [0, 2, 4], poses)
-        found = load_poses(_Source(file), [0, 2, 4])
+        assert load_poses(_view(file), [0, 2, 4]) is None
+        save_poses(_view(file), [0, 2, 4], poses)
+        found = load_poses(_view(file), [0, 2, 4])
         assert [len(each) for each in found] == [2, 0, 1]
         assert np.array_equal(found[0][1].joints, poses[0][1].joints)
         assert found[2][0].next_region == poses[2][0].next_region
-        assert load_poses(_Source(file), [0, 2, 5]) is None
+        assert load_poses(_view(file), [0, 2, 5]) is None
         file.write_bytes(b"two")
-        assert load_poses(_Source(file), [0, 2, 4]) is None
+        assert load_poses(_view(file), [0, 2, 4]) is None
 
     def test_damage_and_a_cache_that_cannot_be_written_are_ignored(self, tmp_path: Path):
         file = tmp_path / "clip.mp4"
         file.write_bytes(b"one")
-        save_poses(_Source(file), [0], [[pose_at(1)]])
+        save_poses(_view(file), [0], [[pose_at(1)]])
         (stored,) = (tmp_path / "cache" / "page4d" / "keypoints").iterdir()
         for damaged in (b"", stored.read_bytes()[:200], b"x" * 300):
             stored.write_bytes(damaged)
-            assert load_poses(_Source(file), [0]) is None
+            assert load_poses(_view(file), [0]) is None
         stored.unlink()
         stored.parent.rmdir()
         stored.parent.write_bytes(b"in the way")
-        save_poses(_Source(file), [0], [[pose_at(1)]])
-        assert load_poses(_Source(file), [0]) is None
+        save_poses(_view(file), [0], [[pose_at(1)]])
+        assert load_poses(_view(file), [0]) is None
 
 
 class TestInstants:

@@ -243,7 +243,7 @@ def test_the_picture_between_bars_fills_the_canvas(distortion: Distortion | None
     assert batch.images[0, 0, 0][:, batch.valid[0, 0, 0]].min() > 0.1
     expected = transforms[0].to_network(torch.from_numpy(spot)).numpy()
     np.testing.assert_allclose(centroid(np.where(batch.valid[0, 0, 0], shown, 40 / 255)), expected, atol=0.1)
-    box, straight = view.window, replace(view, camera=None).window
+    box, straight = view.window, view.frame_window
     assert straight is not None
     assert straight.box == (96, 0, 136, HEIGHT)
     assert box is not None

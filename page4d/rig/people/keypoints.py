@@ -32,7 +32,7 @@ from page4d.rig.people.model import POSE_MODEL, PoseModel, RawLandmarks, is_fetc
 from page4d.rig.records import EXCHANGED_JOINTS, NUM_JOINTS, Array, Lens, Tracklet, ViewPeople, no_progress
 from page4d.scene.identity import identify
 from page4d.scene.image_file import in_8_bits
-from page4d.scene.records import FrameSource, Scene, View
+from page4d.scene.records import Scene, View
 from page4d.signals import in_threads
 
 DETECTOR_SIDE, LANDMARK_SIDE = 224, 256
@@ -322,11 +322,9 @@ MAX_FILES = 200
 _SUFFIX = ".npz"
 
 
-def load_poses(
-    source: FrameSource, frames: Sequence[int], window: Window | None = None
-) -> list[list[BodyPose]] | None:
-    """Return the poses in a window of some frames; None if they are not in the cache or cannot be read."""
-    path = _path(source, frames, window)
+def load_poses(view: View, frames: Sequence[int]) -> list[list[BodyPose]] | None:
+    """Return the poses of some frames; None if they are not in the cache or cannot be read."""
+    path = _path(view, frames)
     if path is None:
         return None
     try:
@@ -346,14 +344,9 @@ def load_poses(
     return [poses[end - count : end] for count, end in zip(counts, ends, strict=True)]
 
 
-def save_poses(
-    source: FrameSource,
-    frames: Sequence[int],
-    poses: Sequence[Sequence[BodyPose]],
-    window: Window | None = None,
-) -> None:
-    """Keep the poses in a window of some frames; a cache that cannot be written is ignored."""
-    path = _path(source, frames, window)
+def save_poses(view: View, frames: Sequence[int], poses: Sequence[Sequence[BodyPose]]) -> None:
+    """Keep the poses of some frames; a cache that cannot be written is ignored."""
+    path = _path(view, frames)
     if path is None:
         return
     rows = [
@@ -372,8 +365,9 @@ def save_poses(
 _WIDTH = NUM_JOINTS * 3 + 5
 
 
-def _path(source: FrameSource, frames: Sequence[int], window: Window | None) -> Path | None:
-    """Return the file of a source, frames and their window; None for frames without files."""
+def _path(view: View, frames: Sequence[int]) -> Path | None:
+    """Return the file of frames of a view and their part between bars; None for frames without files."""
+    source, window = view.source, view.frame_window
     identity = identify(source)
     if identity is None:
         return None
@@ -421,22 +415,22 @@ def detect_people(
 
 def _poses_of(view: View, instants: Sequence[int], step: Callable[[], None]) -> list[list[BodyPose]]:
     frames = [view.indices[instant] for instant in instants]
-    window = replace(view, camera=None).window  # of pictures with lens distortion
-    poses = load_poses(view.source, frames, window)
+    poses = load_poses(view, frames)
     if poses is not None:
         for _ in frames:
             step()
         return poses
-    poses = _detect(view, frames, window or Window(0, 0, *view.source.size), step)
-    save_poses(view.source, frames, poses, window)
+    poses = _detect(view, frames, step)
+    save_poses(view, frames, poses)
     return poses
 
 
-def _detect(view: View, frames: Sequence[int], window: Window, step: Callable[[], None]) -> list[list[BodyPose]]:
-    """Return the poses of each frame in pixels of the source; bars around the window would make people smaller."""
+def _detect(view: View, frames: Sequence[int], step: Callable[[], None]) -> list[list[BodyPose]]:
+    """Return the poses of each frame in pixels of the source; bars would make people smaller, and are cut off."""
     model = pose_model()
     assert model is not None
     height, width = view.source.size
+    window = view.frame_window or Window(0, 0, height, width)
     factor = min(1.0, LONG_SIDE / max(window.height, window.width))
     size = (max(round(height * factor), 1), max(round(width * factor), 1))
     scale = np.array([width / size[1], height / size[0]])
