@@ -60,14 +60,14 @@ class Corners:
     """Corners of a board in a picture: numbers and pixels, and the steepest slope per contrast in 1/px.
 
     `sigma` is the relative standard deviation of the pixels, `growth` how they move where markers are a pixel smaller
-    on each side, None where they do not.
+    on each side.
     """
 
     numbers: Int[Indices, " n"]
     pixels: Float[Array, "n 2"]
     sharpness: float = 1.0
     sigma: Float[Array, " n"] | float = 1.0
-    growth: Float[Array, "n 2"] | None = None
+    growth: Float[Array, "n 2"] | float = 0.0
 
 
 Footage = tuple[FrameSource, Sequence[int]]
@@ -145,11 +145,10 @@ def _checked(board: Board, picture: Picture, numbers: Indices, pixels: Array) ->
     bands = _Bands.of(board, numbers, np.asarray(plane, np.float64))
     pixels, kept = _refined(bands, picture, pixels)
     numbers, pixels, points, sigma = numbers[kept], pixels[kept], points[kept], bands.sigma[kept]
-    growth = None if bands.growth is None else bands.growth[kept]
     if len(numbers) < MIN_CORNERS or np.linalg.svd(points - points.mean(0))[1][1] < board.side / 2:
         return None
     sharpness = _sharpness(picture, pixels)
-    return Corners(numbers=numbers, pixels=pixels, sharpness=sharpness, sigma=sigma, growth=growth)
+    return Corners(numbers=numbers, pixels=pixels, sharpness=sharpness, sigma=sigma, growth=bands.growth[kept])
 
 
 @dataclass(frozen=True)
@@ -163,7 +162,7 @@ class _Bands:
     begin: Float[Array, "n 1 2"]
     end: Float[Array, "n 1 2"]
     sigma: Float[Array, " n"]
-    growth: Float[Array, "n 2"] | None
+    growth: Float[Array, "n 2"]
 
     @classmethod
     def of(cls, board: Board, numbers: Indices, plane: Float[Array, "3 3"]) -> "_Bands":
@@ -179,7 +178,7 @@ class _Bands:
         begin = np.minimum(_ENDS_PX, end / 2) if is_grid else -end
         clear = side.min((1, 2)) * board.clear / board.side
         sigma = np.hypot(1, (_NEAR_PX / clear) ** (4 if is_grid else 1))
-        growth = np.linalg.solve(across, np.ones((len(across), 2, 1)))[..., 0] if is_grid else None
+        growth = np.linalg.solve(across, np.full((len(across), 2, 1), float(is_grid)))[..., 0]
         return cls(across.swapaxes(1, 2), width, begin, end, sigma, growth)
 
     def weights(self, offset: Float[Array, "n p 2"]) -> Float[Array, "n p"]:
@@ -245,14 +244,14 @@ class Sighting(Corners):
     """A board in a picture of a view; its sharpness is 1 for the sharpest edges.
 
     `pose` numbers the poses of the board: views see the same one at an instant, `later` seconds after the picture.
-    `velocity` and `acceleration` are those of the corners in px/s and px/s^2, None if they are not known.
+    `velocity` and `acceleration` are those of the corners in px/s and px/s^2, 0 if they are not known.
     """
 
     view: int
     pose: int
     later: float = 0.0
-    velocity: Float[Array, "n 2"] | None = None
-    acceleration: Float[Array, "n 2"] | None = None
+    velocity: Float[Array, "n 2"] | float = 0.0
+    acceleration: Float[Array, "n 2"] | float = 0.0
 
 
 def sightings_of(
@@ -289,8 +288,8 @@ def sightings_of(
                 **vars(replace(corners, sharpness=corners.sharpness / best)),
                 view=view,
                 pose=first + place,
-                velocity=np.average(moves, axis=0, weights=steps[::-1]) if moves else None,
-                acceleration=2 * (moves[1] - moves[0]) / sum(steps) if len(moves) > 1 else None,
+                velocity=np.average(moves, axis=0, weights=steps[::-1]) if moves else 0.0,
+                acceleration=2 * (moves[1] - moves[0]) / sum(steps) if len(moves) > 1 else 0.0,
                 later=float(later[place]),
             )
         )
@@ -340,8 +339,6 @@ def sheared(pixels: Float[Array, "n 2"], lens: Lens, share: float) -> Float[Arra
 def without_skew(sighting: Sighting, lens: Lens) -> Sighting:
     """Return a sighting whose pixels and motion are without the skew of their lens."""
     pixels = sheared(sighting.pixels, lens, -1)
-    velocity, acceleration = (
-        None if change is None else sheared(sighting.pixels + change, lens, -1) - pixels
-        for change in (sighting.velocity, sighting.acceleration)
-    )
+    changes = (sighting.velocity, sighting.acceleration)
+    velocity, acceleration = (sheared(sighting.pixels + change, lens, -1) - pixels for change in changes)
     return replace(sighting, pixels=pixels, velocity=velocity, acceleration=acceleration)

@@ -28,11 +28,8 @@ from page4d.scene.timeline import nearest_frames
 TERMS = {LensModel.BROWN_CONRADY: ("k1", "k2", "p1", "p2", "k3"), LensModel.FISHEYE: ("k1", "k2", "k3", "k4")}
 """Coefficients of the lens models in the order of OpenCV."""
 
-STEPS = {
-    LensModel.BROWN_CONRADY: ((), (0,), (0, 1), (0, 1, 2, 3), (0, 1, 2, 3, 4)),
-    LensModel.FISHEYE: ((0,), (0, 1), (0, 1, 2), (0, 1, 2, 3)),
-}
-"""Coefficients that are estimated, step by step, where the data determine the new ones: the first of each model."""
+STEPS = {LensModel.BROWN_CONRADY: (0, 1, 2, 4, 5), LensModel.FISHEYE: (1, 2, 3, 4)}
+"""Numbers of coefficients that are estimated, step by step, where the data determine the new ones."""
 
 SIGNIFICANT = 3.5
 """Standard deviations by which a new coefficient must differ from 0."""
@@ -117,24 +114,21 @@ class BoardAdjustment(LeastSquares[State]):
     ) -> None:
         self.models, self.sightings = models, sorted(sightings, key=lambda one: (one.view, one.pose))
         lengths = [len(one.numbers) for one in self.sightings]
-        starts = np.cumsum([0, *lengths])
-        self.view = np.repeat([one.view for one in self.sightings], lengths)
-        self.block = np.repeat([one.pose for one in self.sightings], lengths)
+        self.view, self.block, self.later = (
+            np.repeat([getattr(one, name) for one in self.sightings], lengths) for name in ("view", "pose", "later")
+        )
         self.weights = np.ones(len(self.view))
         self.number = np.concatenate([one.numbers for one in self.sightings])
         self.corner = board.points[self.number]
-        self.pixels = np.concatenate([one.pixels for one in self.sightings])
         self.sigma = np.concatenate([np.broadcast_to(one.sigma, len(one.numbers)) for one in self.sightings])
-        self.later = np.repeat([one.later for one in self.sightings], lengths)
-        self.velocity, self.acceleration = np.zeros_like(self.pixels), np.zeros_like(self.pixels)
+        self.pixels, self.velocity, self.acceleration = (
+            np.concatenate([np.broadcast_to(getattr(one, name), one.pixels.shape) for one in self.sightings])
+            for name in ("pixels", "velocity", "acceleration")
+        )
         self.common = []
-        for one, (start, stop) in zip(self.sightings, pairwise(starts), strict=True):
-            if one.velocity is not None:
-                self.velocity[start:stop] = one.velocity
-            if one.acceleration is not None:
-                self.acceleration[start:stop] = one.acceleration
+        for one, (start, stop) in zip(self.sightings, pairwise(np.cumsum([0, *lengths])), strict=True):
             for change, deviation in ((one.velocity, _JITTER_S), (one.growth, _GROWTH_PX)):
-                if change is not None and change.any():
+                if np.any(change):
                     along = (change / self.sigma[start:stop, None]).ravel()
                     size = float(np.linalg.norm(along))
                     lost = 1 - 1 / float(np.hypot(1, deviation * size / _NOISE_PX))
@@ -295,34 +289,27 @@ def calibrate_lens(
 
     None without a sighting from which the pose of the board follows.
     """
-    num_lens = 4 + len(TERMS[model])
-    few = spread(board, sightings, _FEW, size)
-    found = []
+    few, found = spread(board, sightings, _FEW, size), []
     for start in _STARTS:
-        lens = np.zeros(num_lens)
-        lens[:4] = [start * max(size)] * 2 + [size[1] / 2, size[0] / 2]
+        lens = np.array([start * max(size)] * 2 + [size[1] / 2, size[0] / 2] + [0.0] * len(TERMS[model]))
         if solved := _lens_from(board, model, few, lens, STEPS[model][1], size, rounds=1):
             state, problem = solved
             found.append((float(np.median(problem.errors(state))), state.lenses[0]))
     if not found:
         return None
     _, lens = min(found, key=lambda one: one[0])
-    kept: tuple[Array, tuple[int, ...]] | None = None
-    last: tuple[int, ...] = ()
-    for terms in STEPS[model]:
-        lens = lens.copy()
-        lens[[4 + term for term in range(num_lens - 4) if term not in terms]] = 0
-        solved = _lens_from(board, model, sightings, lens, terms, size)
+    kept: tuple[Array, tuple[str, ...]] | None = None
+    last = 0
+    for count in STEPS[model]:
+        lens = np.append(lens[: 4 + count], np.zeros(len(lens) - 4 - count))
+        solved = _lens_from(board, model, sightings, lens, count, size)
         if solved is None:
             break
-        state, problem = solved
-        lens, deviation = state.lenses[0], problem.deviations(state)[0][0]
-        new = [4 + term for term in terms if term not in last]
-        if kept is None or (np.abs(lens[new]) > SIGNIFICANT * deviation[new]).any():
-            kept = lens, terms
-        last = terms
-    assert kept is not None
-    return kept[0], tuple(TERMS[model][term] for term in kept[1])
+        lens, deviation = solved[0].lenses[0], solved[1].deviations(solved[0])[0][0]
+        if kept is None or (np.abs(lens) > SIGNIFICANT * deviation)[4 + last : 4 + count].any():
+            kept = lens, TERMS[model][:count]
+        last = count
+    return kept
 
 
 def _lens_from(
@@ -330,19 +317,18 @@ def _lens_from(
     model: LensModel,
     sightings: Sequence[Sighting],
     lens: Float[Array, " L"],
-    terms: Sequence[int],
+    num_terms: int,
     size: tuple[int, int],
     rounds: int = 2,
 ) -> tuple[State, BoardAdjustment] | None:
-    """Adjust a lens, some of whose coefficients are free, and the poses of its board."""
+    """Adjust a lens, the first of whose coefficients are free, and the poses of its board."""
     poses = [board_poses(board, model, lens, one) for one in sightings]
     used = [(one, found[0]) for one, found in zip(sightings, poses, strict=True) if found]
     if not used:
         return None
-    free = np.zeros((1, len(lens)), bool)
-    free[0, [0, 1, 2, 3, *(4 + term for term in terms)]] = True
+    free = np.arange(len(lens))[None] < 4 + num_terms
     own = [
-        replace(one, view=0, pose=place, numbers=found[1], velocity=None, acceleration=None)
+        replace(one, view=0, pose=place, numbers=found[1], velocity=0.0, acceleration=0.0)
         for place, (one, found) in enumerate(used)
     ]
     problem = BoardAdjustment(board, [model], own, free, np.zeros(1, bool), [size])
@@ -400,7 +386,7 @@ def pair_clock(
         few = common[np.unique(np.linspace(0, len(common) - 1, min(_COMPARED, len(common))).astype(int))]
         if len(few):
             between, count = pair_pose([first[one] for one in times[few]], [second[one] for one in near[few]])
-            if count > max(best[1], clock and len(few) / 2):
+            if not clock or count > max(best[1], len(few) / 2):
                 best = between, count, clock
             if not clock and count >= len(few) / 2:
                 break

@@ -179,22 +179,20 @@ class BoardViews:
 
     def _chosen(self, sightings: Sequence[Sighting]) -> list[Sighting]:
         """Choose poses of the board that differ in the pictures of some view, preferably those that several show."""
-        count = Counter(one.pose for one in sightings)
-        poses = set()
+        weight = {
+            pose: _TOGETHER if count > 1 else 1.0 for pose, count in Counter(one.pose for one in sightings).items()
+        }
+        weighted, poses = [replace(one, sharpness=one.sharpness * weight[one.pose]) for one in sightings], set()
         for view, size in enumerate(self.sizes):
-            own = [
-                replace(one, sharpness=one.sharpness * (_TOGETHER if count[one.pose] > 1 else 1.0))
-                for one in sightings
-                if one.view == view
-            ]
+            own = [one for one in weighted if one.view == view]
             poses |= {one.pose for one in spread(self.board, own, _CHOSEN, size)}
         return [one for one in sightings if one.pose in poses]
 
     def _take_lenses(self, found: Sequence[Lens]) -> None:
         """Take known lenses, each as it is; their skew is taken out of the pixels."""
-        self.lenses = np.zeros((len(found), 4 + max(5, *(len(_coefficients(lens)) for lens in found))))
-        for view, lens in enumerate(found):
-            coefficients = _coefficients(lens)
+        known = [() if lens.distortion is None else lens.distortion.coefficients for lens in found]
+        self.lenses = np.zeros((len(found), 4 + max(5, *map(len, known))))
+        for view, (lens, coefficients) in enumerate(zip(found, known, strict=True)):
             self.models[view] = LensModel.BROWN_CONRADY if lens.distortion is None else lens.distortion.model
             self.lenses[view, :4] = lens.intrinsics[[0, 1, 0, 1], [0, 1, 2, 2]]
             self.lenses[view, 4 : 4 + len(coefficients)] = coefficients
@@ -218,21 +216,16 @@ class BoardViews:
     def _check_seen(self) -> None:
         if not self.shared:
             where = " of the scene, only in those for lenses" if self.alone else ""
-            raise InputError(
-                f"the board {self.board} is found in no picture{where}",
-                FILM_HINT
-                if where
-                else "check ⟨board⟩: a chessboard is given by its inner corners, others by squares or markers",
-            )
-        if all(view in self.reasons for view in range(len(self.names))):
-            raise InputError(
-                f"the board {self.board} determines no lens: {listed(sorted(set(self.reasons.values())))}", FILM_HINT
-            )
+            hint = "check ⟨board⟩: a chessboard is given by its inner corners, others by squares or markers"
+            raise InputError(f"the board {self.board} is found in no picture{where}", FILM_HINT if where else hint)
+        if len(self.reasons) == len(self.names):
+            reasons = listed(sorted(set(self.reasons.values())))
+            raise InputError(f"the board {self.board} determines no lens: {reasons}", FILM_HINT)
 
     def _place(self) -> None:
         """Adjust the cameras, without those that do not fit, unless their instants are to be paired again."""
         while True:
-            self.part = self._adjust()
+            self._adjust()
             if self.shifts.any() and self.evidence.periods:
                 return
             excess = {view: self._residual(view) / RESIDUAL_LIMIT / self.state.lenses[view, 0] for view in self.part}
@@ -257,78 +250,70 @@ class BoardViews:
         Raises:
             InputError: if fewer than two cameras are determined, or the lens of a single view is not.
         """
-        part = self.part
-        self._add_terms(part)
+        self._add_terms()
         lens_std, self.clock_std = self.problem.deviations(self.state)
         self.focal_std = lens_std[:, :2].max(1) / self.state.lenses[:, 0]
-        if self.given is None:
-            for view in part:
-                self._judge_lens(view)
-        return self._described(part)
+        for view in self.part if self.given is None else ():
+            self._judge_lens(view)
+        return self._described()
 
-    def _adjust(self) -> list[int]:
-        """Adjust the largest part of the views that see the board together, and return these."""
+    def _adjust(self) -> None:
+        """Adjust the largest part of the views that see the board together."""
         usable = [one for one in self.shared if one.view not in self.reasons]
         instants = self.evidence.instants if self.evidence.periods else None
         placed, kept, left = place_rig(self.board, self.models, self.lenses, usable, instants)
-        part, self.shifts = sorted({one.view for one in kept}), self._far(placed.clocks)
+        self.part, self.shifts = sorted({one.view for one in kept}), self._far(placed.clocks)
         if self.shifts.any():
-            return part
+            return
         for view, count in left.items():
             own, others = ({one.pose for one in usable if (one.view == view) is its} for its in (True, False))
             together = counted(len(own & others), "instant")
-            reason = f"it shows the board together with another view at {together}, {MIN_COMMON} are needed"
-            if len(own & others) >= MIN_COMMON:
-                reason = f"it shows the board with others at {together}, and agrees with one at {count}: {_UNFIT}"
-            self.reasons.setdefault(
-                view, reason if own & others else "no other view shows the board at the same instants"
-            )
+            reason = f"it shows the board with others at {together}, and agrees with one at {count}: {_UNFIT}"
+            if len(own & others) < MIN_COMMON:
+                reason = f"it shows the board together with another view at {together}, {MIN_COMMON} are needed"
+            self.reasons.setdefault(view, reason if own & others else _NEVER)
         first, boards = len(placed.boards), [placed.boards]
-        for one in self.alone:
-            poses = (
-                board_poses(self.board, self.models[one.view], self.lenses[one.view], one) if one.view in part else []
-            )
-            if poses and self.given is None:
+        for one in [one for one in self.alone if one.view in self.part and self.given is None]:
+            if poses := board_poses(self.board, self.models[one.view], self.lenses[one.view], one):
                 pose, numbers = poses[0]
                 # Footage for lenses has a clock of its own.
-                kept.append(replace(one, pose=first, numbers=numbers, velocity=None, acceleration=None))
+                kept.append(replace(one, pose=first, numbers=numbers, velocity=0.0, acceleration=0.0))
                 boards.append(np.linalg.inv(placed.cameras[one.view])[None] @ pose)
                 first += 1
         placed = replace(placed, boards=np.concatenate(boards))
-        self.problem, self.state = self._fitted(part, self.terms, kept, placed)
+        self.problem, self.state = self._fitted(self.terms, kept, placed)
         self.errors, self.shifts = self.problem.errors(self.state), self._far(self.state.clocks)
         if self.shifts.any():
             self.shifts = self._far(self.state.clocks, self.problem.deviations(self.state)[1])
-        return part
 
     def _fitted(
-        self, part: Sequence[int], terms: Mapping[int, tuple[str, ...]], sightings: Sequence[Sighting], start: State
+        self, terms: Mapping[int, tuple[str, ...]], sightings: Sequence[Sighting], start: State
     ) -> tuple[BoardAdjustment, State]:
         """Adjust views together, their lenses with these terms, the first ones of their model."""
         free = np.zeros(self.lenses.shape, bool)
-        for view in part if self.given is None else []:
+        for view in self.part if self.given is None else []:
             free[view, : 4 + len(terms[view])] = True
-        moves = np.array([view in part[1:] for view in range(len(self.names))])
+        moves = np.array([view in self.part[1:] for view in range(len(self.names))])
         problem = BoardAdjustment(self.board, self.models, sightings, free, moves, self.sizes)
         return problem, problem.fit(start)
 
-    def _add_terms(self, part: Sequence[int]) -> None:
+    def _add_terms(self) -> None:
         """Add terms of distortion that are significant in the adjustment of all views.
 
         The pictures of one view hardly separate them from poses of the board, which other views determine. Left out,
         they change focal lengths and cameras of all views by several standard deviations.
         """
-        for step in STEPS[self.model] if self.given is None else ():
-            terms, old = TERMS[self.model][: len(step)], {view: len(self.terms[view]) for view in part}
-            new = {view: terms for view in part if old[view] < len(terms)}
+        for count in STEPS[self.model] if self.given is None else ():
+            terms, old = TERMS[self.model][:count], {view: len(self.terms[view]) for view in self.part}
+            new = {view: terms for view in self.part if old[view] < len(terms)}
             if not new:
                 continue
-            trial, state = self._fitted(part, self.terms | new, self.problem.sightings, self.state)
+            trial, state = self._fitted(self.terms | new, self.problem.sightings, self.state)
             is_large = np.abs(state.lenses) > SIGNIFICANT * trial.deviations(state)[0]
             found = {view: terms for view in new if is_large[view, 4 + old[view] :].any()}
             if found:
                 self.terms |= found
-                self.problem, self.state = self._fitted(part, self.terms, self.problem.sightings, self.state)
+                self.problem, self.state = self._fitted(self.terms, self.problem.sightings, self.state)
         self.errors = self.problem.errors(self.state)
 
     def _residual(self, view: int) -> float:
@@ -359,27 +344,25 @@ class BoardViews:
             intrinsics=lens_matrix(lens), image_size=self.sizes[view], distortion=None if found.is_identity else found
         )
 
-    def _described(self, part: Sequence[int]) -> BoardCalibration:
-        placed = [view for view in part if view not in self.reasons]
+    def _described(self) -> BoardCalibration:
+        placed = [view for view in self.part if view not in self.reasons]
         needed = min(2, len(self.names))
         if len(placed) < needed:
             left = dict.fromkeys(placed, "no other view is left that shows the board with it")
             reasons = [f"{self.names[view]}: {one[view]}" for one in (self.reasons, left) for view in sorted(one)]
             hint = _CLOCK_HINT if any("its clock" in reason for reason in reasons) else FILM_HINT
             raise InputError(f"the board determines too few cameras: {'; '.join(reasons)}", hint)
-        state, views = self.state, range(len(self.names))
-        standing = self._standing(placed)
-        world = np.linalg.inv(state.cameras[placed[0]] if standing is None else np.array(standing.transform))
-        lenses = {view: self._lens(view) for view in placed}
+        views, standing = range(len(self.names)), self._standing(placed)
+        world = np.linalg.inv(self.state.cameras[placed[0]] if standing is None else np.array(standing.transform))
         cameras = tuple(
             CalibratedCamera(
                 name=self.names[view],
                 image_size=lens.image_size,
                 intrinsics=torch.from_numpy(lens.intrinsics),
-                world_to_camera=torch.from_numpy(state.cameras[view] @ world),
+                world_to_camera=torch.from_numpy(self.state.cameras[view] @ world),
                 distortion=lens.distortion,
             )
-            for view, lens in lenses.items()
+            for view, lens in zip(placed, map(self._lens, placed), strict=True)
         )
         record = BoardRecord(
             board=str(self.board),
@@ -391,10 +374,7 @@ class BoardViews:
         return BoardCalibration(
             record=record,
             calibration=Calibration(
-                path=Path("calibration"),
-                scale=Scale.METRIC,
-                cameras=cameras,
-                up=None if standing is None else standing.up,
+                path=Path("calibration"), scale=Scale.METRIC, cameras=cameras, up=standing.up if standing else None
             ),
             sizes=tuple(self.sizes),
             corners=tuple(map(self._corners, views)),
@@ -481,13 +461,9 @@ class BoardViews:
         first = min(view for view in range(len(self.names)) if view not in self.reasons)
         clocks = self.evidence.clocks + self.state.clocks
         clock = float(clocks[view] - clocks[first])
-        deviation = float(np.hypot(self.clock_std[view], self.clock_std[first])) if view != first else 0.0
+        deviation = float(np.hypot(self.clock_std[view], self.clock_std[first]))
         is_significant = abs(clock) > max(_CLOCK_LEAST_S, _CLOCK_SIGNIFICANT * deviation)
         return (clock, deviation) if is_significant else (None, None)
-
-
-def _coefficients(lens: Lens) -> tuple[float, ...]:
-    return () if lens.distortion is None else lens.distortion.coefficients
 
 
 FILM = (
@@ -495,5 +471,6 @@ FILM = (
     "cameras at once"
 )
 FILM_HINT = f"{FILM}; or give ⟨lenses⟩ or ⟨intrinsics⟩"
+_NEVER = "no other view shows the board at the same instants"
 _UNFIT = "the camera moves, or its clock is wrong"
 _CLOCK_HINT = "state the offsets of the clocks (⟨sync=FILE⟩, or ⟨sync=audio⟩ measures them), and film on tripods"

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
@@ -108,9 +109,7 @@ class BoardSearch:
                     f"give an instant from 0 to {scene.num_times - 1}",
                 )
             instants = sorted({*instants, lies})
-        self.floor = (
-            read_floor_points(lies) if isinstance(lies, Path) else lies if lies is None else instants.index(lies)
-        )
+        self.floor = read_floor_points(lies) if isinstance(lies, Path) else lies
         self.instants, self.lenses = instants, _lens_footage(scene, settings.lenses) if settings.lenses else {}
         self.found: dict[tuple[int, int], Corners | None] = {}
 
@@ -141,22 +140,22 @@ class BoardSearch:
             shared=shared,
             alone=alone,
             instants=instants,
-            floor=self.floor,
+            floor=self.instants.index(self.floor) if isinstance(self.floor, int) else self.floor,
             clocks=clocks,
             periods=periods if can_pair else (),
         )
 
     def _corners(self, footage: Sequence[Footage]) -> list[list[Corners | None]]:
-        sources = enumerate(footage)
-        missing = [
-            (one, sorted({f for f in frames if (place, f) not in self.found})) for place, (one, frames) in sources
-        ]
-        if any(frames for _, frames in missing):
-            board, found = find_boards(self.board, missing, self.stage)
+        keys = [[(place, frame) for frame in frames] for place, (_, frames) in enumerate(footage)]
+        missing = [sorted({*own} - {*self.found}) for own in keys]
+        if any(missing):
+            searched = [
+                (source, [frame for _, frame in own]) for (source, _), own in zip(footage, missing, strict=True)
+            ]
+            board, found = find_boards(self.board, searched, self.stage)
             self.board = self.board if self.found else board
-            for place, ((_, frames), corners) in enumerate(zip(missing, found, strict=True)):
-                self.found |= {(place, frame): one for frame, one in zip(frames, corners, strict=True)}
-        return [[self.found[place, frame] for frame in frames] for place, (_, frames) in enumerate(footage)]
+            self.found |= zip(chain(*missing), chain(*found), strict=True)
+        return [[self.found[key] for key in own] for own in keys]
 
 
 def _exposures(clock: Clock, frame_times: Float[Array, " F"]) -> Float[Array, " F"]:
@@ -183,23 +182,19 @@ def _lens_footage(scene: Scene, folder: Path) -> dict[int, Footage]:
     by_name = {view.name: view.source for view in found.views}
     if not by_name.keys() & {*scene.view_names}:
         by_name = {name: by_name[each] for name, each in paired_names(scene.view_names, [*by_name]).items()}
-    footage: dict[int, Footage] = {}
-    for index, view in enumerate(scene.views):
-        source = by_name.get(view.name)
-        if source is None:
-            continue
+    shown = {index: (view, by_name[view.name]) for index, view in enumerate(scene.views) if view.name in by_name}
+    for view, source in shown.values():
         if source.size != view.source.size:
             (height, width), (own_height, own_width) = source.size, view.source.size
             raise UsageError(
                 f"⟨lenses⟩: {view.name} has {width}x{height} pixels, in the scene {own_width}x{own_height}",
                 "film the board for the lens with the settings of the capture",
             )
-        footage[index] = source, searched_instants(len(source.frame_times))
-    if not footage:
+    if not shown:
         raise UsageError(
             f"⟨lenses⟩: no video of '{folder}' has the name of a view", f"the views are {listed(scene.view_names)}"
         )
-    return footage
+    return {index: (source, searched_instants(len(source.frame_times))) for index, (_, source) in shown.items()}
 
 
 def draw_corners(found: BoardCalibration, path: Path) -> None:

@@ -383,7 +383,7 @@ def test_lenses_and_cameras_are_those_of_the_truth(lens, model) -> None:
 def lens_alone(sightings) -> tuple[BoardAdjustment, State]:
     """Return the adjustment of a lens with one distortion term, and its state."""
     own = [replace(one, view=0) for one in sightings]
-    solved = _lens_from(CHARUCO, LensModel.BROWN_CONRADY, own, np.array([*PINHOLE[:4], *[0.0] * 5]), (0,), SIZE)
+    solved = _lens_from(CHARUCO, LensModel.BROWN_CONRADY, own, np.array([*PINHOLE[:4], *[0.0] * 5]), 1, SIZE)
     assert solved is not None
     return solved[1], solved[0]
 
