@@ -12,6 +12,7 @@ help: ## List the targets.
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
 demo: $(VENV)/.installed libraries ## Install page4d, and reconstruct samples/gym into demo_out/.
+	-$(BIN)/page4d weights get people --quiet  # without it, depth of people is that of the network
 	$(BIN)/page4d demo --out demo_out --overwrite
 
 test: $(VENV)/.tested libraries ## Install page4d with the test dependencies, and run the tests.

@@ -67,6 +67,7 @@ class ReconstructKeywords(RigKeywords, total=False):
     check_calibration: bool
     refine: bool
     fuse: bool
+    bodies: bool
     points: PointOptions
     layers: bool
     mesh: bool

@@ -550,6 +550,13 @@ class ReconstructSettings(_RigSettings):
         RIG,
         expert=True,
     )
+    bodies: bool = option(
+        True,
+        "Bring the depth of people whom two or more known static cameras show to their body keypoints (with 'page4d "
+        "weights get people').",
+        RIG,
+        expert=True,
+    )
     points: PointOptions = PointOptions()
     layers: bool = option(False, "Also write the static points once, and the moving ones of each instant.", OUTPUT)
     mesh: bool = option(

@@ -142,6 +142,7 @@ _STAGES = {
     "predict": "network",
     "background": "background",
     "refine": "refinement",
+    "people": "people",
     "clean": "fusion",
     "detail": "fine depth",
     "motion": "motion",

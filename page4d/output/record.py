@@ -400,7 +400,8 @@ class RunRecord(FileModel):
     Peak memory is that of a GPU's allocator, otherwise of the process; the predicted one is the plan's. `timings` are
     seconds by stage; decoding (as far as prediction waits for it), prediction and writing overlap. `layers` is None
     where a run wrote merged clouds alone, `motion` where it measured no velocities. `descriptors` is the SHA-256 of
-    the model whose descriptors the refinement compared, None without one. `threads` and `cloud_writer` are None in
+    the model whose descriptors the refinement compared, `pose_model` that of the model whose body keypoints gave the
+    depth of people; both are None without one. `threads` and `cloud_writer` are None in
     files of version 0.2.
     """
 
@@ -421,6 +422,7 @@ class RunRecord(FileModel):
     times: list[Seconds] = Field(min_length=1)
     network: NetworkRecord
     descriptors: Sha256 | None = None
+    pose_model: Sha256 | None = None
     rig: RigRecord | None = None
     registration: RegistrationRecord | None = None
     fine_depth: FineDepthRecord | None = None

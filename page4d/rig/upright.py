@@ -21,16 +21,14 @@ from page4d.errors import InputError, Level, Notice, Notify
 from page4d.geometry.rotation import turn_up
 from page4d.options import ReconstructSettings, RegisterSettings
 from page4d.output.rig_record import WorldRecord
-from page4d.rig.adjust import CORRELATED_POSES, joints_of, merge_tracks, triangulate
-from page4d.rig.epipolar import relative_pose_of
+from page4d.rig.adjust import CORRELATED_POSES
 from page4d.rig.evidence import PixelEvidence
 from page4d.rig.floor import MAX_STD_DEG, Vertical
-from page4d.rig.graph import choose_pairs
 from page4d.rig.length import has_unit
 from page4d.rig.people.keypoints import ideal_people
 from page4d.rig.people.model import NO_POSE_MODEL, is_fetched
-from page4d.rig.people.pairs import common_people, exchange_sides, matches_of, pair_people, resolve_sides
-from page4d.rig.records import Array, Evidence, PairPose, RigCamera, RigRegistration, ViewPeople, direction_angle_deg
+from page4d.rig.people.placed import placed_joints
+from page4d.rig.records import Array, RigCamera, RigRegistration, ViewPeople, direction_angle_deg
 from page4d.rig.survey import floor_world
 from page4d.scene.records import Scene, ViewCamera
 
@@ -117,7 +115,7 @@ def _vertical_of_people(pixels: PixelEvidence, rig: Mapping[int, RigCamera]) -> 
 
 def find_vertical(cameras: Sequence[RigCamera], people: Sequence[ViewPeople], num_instants: int) -> Vertical | str:
     """Find gravity and floor from the people in static cameras, in their world and unit; else return why not."""
-    joints = _placed_joints(cameras, people, num_instants)
+    joints, _ = placed_joints(cameras, people, num_instants)
     known = np.isfinite(joints[:, [11, 12, *range(23, 29)]]).all((1, 2))
     if known.sum() < MIN_POSES:
         return f"{known.sum()} poses of people from head to foot are seen in two views, {MIN_POSES} are needed"
@@ -132,35 +130,6 @@ def find_vertical(cameras: Sequence[RigCamera], people: Sequence[ViewPeople], nu
     if 2 * (tilts < _UPRIGHT_DEG).sum() < len(cameras):
         return "people lie, or most cameras do not stand upright"
     return best
-
-
-def _placed_joints(
-    cameras: Sequence[RigCamera], people: Sequence[ViewPeople], num_instants: int
-) -> Float[Array, "N J 3"]:
-    """Return the joints of people whom several cameras see, at every instant, NaN where they are unknown."""
-    pairs = []
-    for first, second in choose_pairs(common_people(people, num_instants)):
-        lenses = (cameras[first].lens, cameras[second].lens)
-        pose = relative_pose_of(cameras[first].world_to_camera, cameras[second].world_to_camera)
-        both = pair_people(people[first], people[second], lenses)
-        if pose is None or not len(both.instants):
-            continue
-        both = resolve_sides(both, pair_people(people[first], exchange_sides(people[second]), lenses), pose)
-        chosen, score = both.assign(pose)
-        pairs.append(
-            PairPose(
-                views=(first, second),
-                evidence=Evidence.PEOPLE,
-                rotation=pose.rotation,
-                direction=pose.direction,
-                score=score,
-                matches=matches_of(both.subset(chosen), pose, num_instants)[0],
-            )
-        )
-    tracks = merge_tracks(pairs, num_instants)
-    intrinsics = np.stack([camera.lens.intrinsics for camera in cameras])
-    points, usable = triangulate(np.stack([camera.world_to_camera for camera in cameras]), intrinsics, tracks)
-    return joints_of(np.where(usable[:, None], points, np.nan), tracks)
 
 
 def _fit(joints: Float[Array, "N J 3"], load: float) -> Vertical | int:

@@ -26,8 +26,8 @@ _WITHOUT_EFFECT = ("preview", "strict_seams", "check_calibration", "memory_bytes
 _TEXTS = {"companions": "masks or depth"}
 """Names in messages of what is recorded under a key that is no option."""
 
-_OPENED = ("sync", "calibration", "masks", "depth")
-"""Options whose files the scene was opened with: clocks, cameras and companions are recorded themselves."""
+_RESOLVED = ("sync", "calibration", "masks", "depth", "bodies")
+"""Options whose effect is recorded instead: clocks, cameras, companions, and the model of body keypoints."""
 
 
 def check_fingerprint(folder: Path, earlier: RunState, plan: RunPlan) -> None:
@@ -97,6 +97,7 @@ def fingerprint_of(plan: RunPlan) -> dict[str, JsonValue]:
         "descriptors": plan.descriptors,
         "cameras": _cameras_fingerprint(scene),
         "pose-model": None if registration is None else registration.record.pose_model,
+        "bodies": plan.pose_model,
         "registered": _digest([placed]) if any(placed) else None,
     }
 
@@ -105,7 +106,7 @@ def input_fingerprint(scene: Scene, settings: ReconstructSettings) -> dict[str, 
     """Return the part of the fingerprint that is known before a scene without calibration is registered."""
     described = describe_settings(scene.options, settings)
     return {
-        **{name: value for name, value in described.items() if name not in (*_WITHOUT_EFFECT, *_OPENED)},
+        **{name: value for name, value in described.items() if name not in (*_WITHOUT_EFFECT, *_RESOLVED)},
         **_option_fingerprints(scene, settings),
         "version": page4d.__version__,
         "mask_meaning": scene.mask_meaning.value,

@@ -21,7 +21,7 @@ from page4d.motion.flow import MIN_SIDE
 from page4d.options import ReconstructSettings
 from page4d.output.points import MAX_VIEWS
 from page4d.output.record import NetworkRecord, SourceRecord, source_record
-from page4d.rig.people.model import is_fetched
+from page4d.rig.people.model import is_fetched, model_sha256
 from page4d.run.chunks import MAX_DEFAULT_LENGTH, Chunk, choose_chunks, plan_chunks
 from page4d.run.memory import Forecast, MemoryLimit, NetworkCost, usable_bytes, used_bytes
 from page4d.run.predictor import CAMERAS_HINT, MeasuredDepth, NetworkPredictor, Predictor, network_transforms
@@ -117,6 +117,11 @@ class RunPlan:
         return _descriptors(self.scene, self.predictor)
 
     @property
+    def pose_model(self) -> str | None:
+        """SHA-256 of the model whose body keypoints give the depth of people; None without."""
+        return model_sha256() if _sees_bodies(self.scene, self.predictor, self.world) else None
+
+    @property
     def max_side(self) -> int:
         """Longest side of a network image in pixels."""
         return max(max(transform.canvas_size) for transform in self.transforms)
@@ -156,7 +161,8 @@ def plan_run(scene: Scene, predictor: Predictor, evidence: SceneEvidence | None 
     fine = detail_transforms(scene, predictor, transforms, has_cameras=world.is_fixed)
     flow = motion_transforms(scene, settings)
     pass_length = _pass_length(scene, predictor, world)
-    forecast = _forecast(evidence, predictor, transforms, fine, flow, pass_length)
+    people = evidence.will_check or evidence.is_pending or _sees_bodies(scene, predictor, world)
+    forecast = _forecast(evidence, predictor, transforms, fine, flow, pass_length, people=people and is_fetched())
     limit = MemoryLimit(
         num_bytes=settings.memory_bytes or usable_bytes(predictor.device), is_strict=settings.memory_bytes is not None
     )
@@ -284,6 +290,20 @@ def _descriptors(scene: Scene, predictor: Predictor) -> str | None:
     return found.sha256 if found is not None and scene.num_views > 1 and scene.is_calibrated else None
 
 
+def _sees_bodies(scene: Scene, predictor: Predictor, world: World) -> bool:
+    """Return whether body keypoints give the depth of people, whom several static cameras may show."""
+    settings, views = predictor.settings, static_views(scene)
+    is_network = isinstance(predictor, NetworkPredictor)
+    wanted = settings.bodies and settings.fuse and is_network and world.is_fixed and is_fetched()
+    return wanted and len(views) >= 2 and scene.num_times > 1
+
+
+def static_views(scene: Scene) -> tuple[int, ...]:
+    """Return the indices of the views with a static camera."""
+    cameras = (view.camera for view in scene.views)
+    return tuple(index for index, camera in enumerate(cameras) if camera is not None and camera.is_static)
+
+
 def _bytes_on_disk(settings: ReconstructSettings, maps: tuple[PixelTransform, ...], num_times: int) -> int:
     """Return an upper bound for points and maps."""
     pixels = sum(transform.map_size[0] * transform.map_size[1] for transform in maps)
@@ -304,6 +324,8 @@ def _forecast(
     fine: tuple[PixelTransform, ...] | None,
     flow: tuple[PixelTransform, ...] | None,
     pass_length: int | None,
+    *,
+    people: bool,
 ) -> Forecast:
     load_open3d()  # part of the memory in use before the run
     scene, device = evidence.scene, predictor.device
@@ -321,7 +343,7 @@ def _forecast(
         num_times=scene.num_times,
         fine_size=None if fine is None else shared_canvas(fine),
         flow_size=None if flow is None else shared_canvas(flow),
-        people=(evidence.will_check or evidence.is_pending) and is_fetched(),
+        people=people,
         descriptors=_descriptors(scene, predictor) is not None,
         pass_length=pass_length,
     )

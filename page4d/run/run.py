@@ -321,9 +321,11 @@ class Run:
         """Pass the instants that a chunk completes through the stages, then record it."""
         record = self._chunk_record(stitched, facts, transform)
         self._check_seams([record])
+        placed = replace(stitched.predictions, scale=self.world.scale)
+        with self.journal.timed("people"):
+            people = self.cleaner.people_at(placed.times)
         with self.journal.timed("clean"):
-            placed = replace(stitched.predictions, scale=self.world.scale)
-            predictions = self.cleaner.clean(placed, facts.background)
+            predictions = self.cleaner.clean(placed, facts.background, people)
         first, index = stitched.chunk.start, len(self.finished)
         written, motion = self._write_instants(first, predictions, stitched.following)
         tensors = {**self.motion.chunk_tensors(), **({} if facts.memory is None else {_MEMORY: facts.memory})}

@@ -215,6 +215,7 @@ def begun_record(plan: RunPlan, layout: OutputLayout, state: RunState) -> RunRec
         world_offset=scene.world_offset,
         network=plan.network,
         descriptors=plan.descriptors,
+        pose_model=plan.pose_model,
         registration=None if state.registration is None else state.registration.record,
         world=plan.evidence.world,
         calibration_check=state.calibration_check,

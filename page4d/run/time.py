@@ -135,13 +135,14 @@ class StageRates(FileModel):
     """Seconds per unit of work, as earlier runs took; the defaults were measured on one core at 128x96 px.
 
     `network` are seconds per TFLOP, `detail` is a factor on its own forecast; `refine` and `clean` are seconds per
-    pixel of the network and neighbouring view, `motion` seconds per pixel whose flow is measured, `write` seconds per
-    pixel of a map, `preview` and `check` (of a calibration) seconds.
+    pixel of the network and neighbouring view, `people` seconds per frame, `motion` seconds per pixel whose flow is
+    measured, `write` seconds per pixel of a map, `preview` and `check` (of a calibration) seconds.
     """
 
     network: PositiveFloat = 13.0
     refine: PositiveFloat = 3e-6
     clean: PositiveFloat = 2e-6
+    people: PositiveFloat = 0.05
     detail: PositiveFloat = 1.0
     motion: PositiveFloat = 1.2e-6
     write: PositiveFloat = 6e-7
@@ -182,7 +183,7 @@ def forecast_time(plan: RunPlan) -> TimeForecast | None:
     seconds = {name: _seconds(rates, name, work) for name in work}
     background = {name: _seconds(rates, name, before) for name in ("decode", "network", "refine")}
     predicted = seconds["network"] + seconds["refine"]
-    written = seconds["clean"] + seconds["detail"] + seconds["motion"] + seconds["write"]
+    written = seconds["people"] + seconds["clean"] + seconds["detail"] + seconds["motion"] + seconds["write"]
     overlaps = torch.get_num_threads() > 1 or plan.predictor.device.type == "cuda"
     both = max(predicted, written, seconds["decode"]) if overlaps else predicted + written + seconds["decode"]
     return TimeForecast(
@@ -233,6 +234,7 @@ def _work(plan: RunPlan, lengths: Sequence[int]) -> dict[str, float]:
         "network": forecast.network_tflop(lengths),
         "refine": float(instants * pairs) if refines and settings.refine else 0.0,
         "clean": float(plan.scene.num_times * pairs) if settings.fuse else 0.0,
+        "people": float(plan.scene.num_times * views) if plan.pose_model else 0.0,
         "detail": forecast.detail_seconds(),
         "motion": float(plan.scene.num_times * forecast.flow_pixels),
         "write": float(plan.scene.num_times * maps),

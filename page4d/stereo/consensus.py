@@ -31,6 +31,7 @@ from page4d.networks.layers.execution import on_threads
 from page4d.records import Predictions
 from page4d.stereo import kernels
 from page4d.stereo.background import Background, agrees_with_background, shows_background
+from page4d.stereo.bodies import BodyMaps, body_maps
 from page4d.stereo.planes import move_onto_planes
 from page4d.stereo.regions import bounding_box
 from page4d.stereo.sweep import aggregate_scores, aggregate_together
@@ -92,6 +93,10 @@ _BEHIND = math.exp(-(_FREE_SPACE**2) / 2)
 _MAX_PENALTY, _MAX_STEP = 2.0, 0.3
 """Log factors of neighbouring pixels are penalized linearly up to this difference."""
 
+_NO_BODY, _WITHIN = 12.0, 1.0
+"""Log odds of a point on the body that a pixel shows to one on something else; standard deviations of its surface
+within which points are equally likely, as the network may be more exact."""
+
 _OUTLIER = 1.0
 """Log of the prior odds that the depth of a moving pixel is as accurate as views agree rather than an outlier."""
 
@@ -149,13 +154,14 @@ def reach_moving_consensus(
     moving: Bool[Tensor, "V H W"],
     background: Background,
     cameras: Cameras,
+    bodies: BodyMaps | None = None,
 ) -> Float[Tensor, "V H W"]:
     """Return the depth of one instant, with that of moving pixels given silhouettes and depth of the other views.
 
     A hypothesis loses where another view shows its background behind it: a moving point would hide it. That bounds
     the point to the visual hull. It gains where the other view has a moving surface that faces this view, and loses
-    as much behind that surface, which would hide it here. All other pixels keep their depth, which must be positive.
-    Confidences are in [0, 1].
+    as much behind that surface, which would hide it here; and it loses with the distance from `bodies`. All other
+    pixels keep their depth, which must be positive. Confidences are in [0, 1].
 
     Source: Laurentini (1994), "The Visual Hull Concept for Silhouette-Based Image Understanding", as a likelihood;
     `reach_consensus` for the rest.
@@ -181,6 +187,10 @@ def reach_moving_consensus(
             start = base[view][part][chosen]
             trust = confidence[view][part][chosen].clamp(min=_MIN_CONFIDENCE)
             likelihood = _prior(start - own[view][part][chosen] + hypotheses[:, None], spread, trust)  # K N
+            if bodies is not None:
+                body, sigma, _ = (maps[view][part][chosen] for maps in bodies)
+                off = ((start - body + hypotheses[:, None]).abs() / sigma.clamp(min=step) - _WITHIN).clamp(min=0)
+                likelihood -= (off.square() / 2).clamp(max=_NO_BODY)
             rays = camera_rays(cameras.intrinsics[view], (initial.shape[-2], initial.shape[-1]))[part][chosen]
             for other in compared_views(cameras, view):
                 place = (other, moving[other])
@@ -431,12 +441,19 @@ def fuse_background(background: Background, cameras: Cameras, *, trusts_masks: b
 
 @on_threads(1)
 @torch.no_grad()
-def clean(predictions: Predictions, fused: FusedBackground | None = None) -> Predictions:
+def clean(
+    predictions: Predictions,
+    fused: FusedBackground | None = None,
+    people: Sequence[Float[Tensor, "P J 3"]] = (),
+    *,
+    marks_people: bool = True,
+) -> Predictions:
     """Return predictions [1, T, V, H, W] in the world of the background, with their agreement between views.
 
     Pixels that do not move by a mask of motion, and agree with the background where masks are not trusted, take its
     depth and confidence, and their agreement is that of the background, so that static parts of clouds do not change
-    over time. Without a background, depth is unchanged. The confidence is recalibrated by the agreement.
+    over time. Without a background, depth is unchanged. The depth of `people`, joints of every instant in the world,
+    is brought to their bodies; with `marks_people`, these move. The confidence is recalibrated by the agreement.
     """
     known = predictions.known
     if fused is None:
@@ -444,20 +461,27 @@ def clean(predictions: Predictions, fused: FusedBackground | None = None) -> Pre
         confidence = recalibrated(predictions.depth_confidence.nan_to_num(), agreement)
         return replace(predictions, depth_confidence=confidence, agreement=agreement)
     background = fused.background
-    dynamic = predictions.dynamic
+    dynamic, own = predictions.dynamic, predictions.depth
     is_static = background.known & predictions.valid
     if fused.predicted is not None:
         is_static &= agrees_with_background(predictions, replace(background, log_depth=fused.predicted))
+    size = (known.shape[-2], known.shape[-1])
+    bodies = [body_maps(joints, predictions.cameras[0, time], size) for time, joints in enumerate(people)]
     if dynamic is not None:
         sharpened, shown = shows_background(dynamic[0], predictions.images[0], background)
+        if bodies and marks_people:
+            covered = torch.stack([maps.covers(background.log_depth, background.known) for maps in bodies])
+            missed = covered & (sharpened <= DYNAMIC_THRESHOLD)  # as background, whose depth was predicted, too
+            own = torch.where(missed, torch.stack([maps.log_depth for maps in bodies]).exp(), own)
+            sharpened, shown = sharpened.masked_fill(covered, 1.0), shown & ~covered
         dynamic, is_static = sharpened[None], is_static & shown
-    depth = torch.where(is_static, background.log_depth.exp(), predictions.depth)
+    depth = torch.where(is_static, background.log_depth.exp(), own)
     confidence = torch.where(is_static, background.confidence, predictions.depth_confidence.nan_to_num())
     if dynamic is not None:
         is_moving = known & ~is_static & (dynamic > DYNAMIC_THRESHOLD)
         instants = zip(depth[0], confidence[0], is_moving[0], strict=True)
         moved = [
-            reach_moving_consensus(*maps, background, predictions.cameras[0, time])
+            reach_moving_consensus(*maps, background, predictions.cameras[0, time], bodies[time] if bodies else None)
             for time, maps in enumerate(instants)
         ]
         depth = torch.stack(moved)[None]

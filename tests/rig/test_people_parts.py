@@ -145,6 +145,18 @@ class TestTracklets:
         assert join_poses([[pose_at(0)]] * (MIN_LENGTH - 1)) == ()
         assert join_poses([]) == ()
 
+    def test_or_kept_one_pose_of_any_person_per_instant(self):
+        poses = [
+            [pose_at(0), *([pose_at(900 * t + 300)] if t % 2 else []), pose_at(-900 * t - 300)] for t in range(6)
+        ]
+        found = join_poses(poses, keeps_short=True)
+        assert [tracklet.instants.tolist() for tracklet in found] == [
+            [0, 1, 2, 3, 4, 5],
+            [0, 1, 2, 3, 4, 5],
+            [1, 3, 5],
+        ]
+        assert sum(len(tracklet.instants) for tracklet in found) == sum(map(len, poses))
+
 
 def test_undistorted_joints_are_those_of_an_ideal_lens():
     distortion = Distortion(model=LensModel.BROWN_CONRADY, coefficients=(-0.1, 0.02, 0.0, 0.0))

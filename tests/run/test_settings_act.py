@@ -141,6 +141,7 @@ RUN_CASES = (
     Case("check_calibration", False, Effect.NONE, base="checked"),
     Case("refine", True),
     Case("fuse", False),
+    Case("bodies", False, Effect.NONE, base="calibrated"),
     Case("points", {"min_confidence": 0.6}),
     Case("layers", True, base="calibrated"),
     Case("mesh", True),

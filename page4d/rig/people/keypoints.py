@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass, replace
 from functools import cache
-from itertools import chain
+from itertools import chain, groupby, zip_longest
 from math import dist
 from pathlib import Path
 
@@ -283,10 +283,13 @@ MAX_STEP = 0.5
 """Largest median joint distance of consecutive poses, in body scales."""
 
 
-def join_poses(poses: Sequence[Sequence[BodyPose]], breaks: Sequence[int] = ()) -> tuple[Tracklet, ...]:
+def join_poses(
+    poses: Sequence[Sequence[BodyPose]], breaks: Sequence[int] = (), *, keeps_short: bool = False
+) -> tuple[Tracklet, ...]:
     """Join the poses of each instant with the nearest of earlier instants; no tracklet spans an instant of `breaks`.
 
-    Tracklets are in the order of their first instant.
+    Tracklets are in the order of their first instant. Poses of short ones are left out; or kept, in tracklets that
+    take one pose of any person per instant.
     """
     starts = np.sort(np.asarray(breaks, dtype=np.int64))
     tracks: list[list[tuple[int, BodyPose]]] = []
@@ -302,14 +305,18 @@ def join_poses(poses: Sequence[Sequence[BodyPose]], breaks: Sequence[int] = ()) 
                     active[row].append((instant, found[int(column)]))
                     taken.add(column)
         tracks += [[(instant, pose)] for index, pose in enumerate(found) if index not in taken]
+    kept = [track for track in tracks if len(track) >= MIN_LENGTH]
+    if keeps_short:
+        rest = sorted((one for track in tracks if len(track) < MIN_LENGTH for one in track), key=lambda one: one[0])
+        by_instant = [list(found) for _, found in groupby(rest, key=lambda one: one[0])]
+        kept += [[one for one in ranked if one is not None] for ranked in zip_longest(*by_instant)]
     return tuple(
         Tracklet(
             instants=np.array([instant for instant, _ in track], dtype=np.int64),
             joints=np.stack([pose.joints for _, pose in track]),
             visibility=np.stack([pose.visibility for _, pose in track]),
         )
-        for track in tracks
-        if len(track) >= MIN_LENGTH
+        for track in kept
     )
 
 
@@ -390,12 +397,17 @@ _BREAK = 3.0
 
 
 def detect_people(
-    scene: Scene, instants: Sequence[int], lenses: Sequence[Lens], progress: Progress = no_progress
+    scene: Scene,
+    instants: Sequence[int],
+    lenses: Sequence[Lens],
+    progress: Progress = no_progress,
+    *,
+    keeps_short: bool = False,
 ) -> tuple[ViewPeople, ...]:
     """Return the people of each view at some increasing instants of a scene, in undistorted pixels.
 
-    `progress` takes the frames done and their number. Frames are decoded one at a time; the poses of a view are kept
-    in the cache.
+    With `keeps_short`, those of single instants count, too (`join_poses`). `progress` takes the frames done and their
+    number. Frames are decoded one at a time; the poses of a view are kept in the cache.
 
     Raises:
         CapabilityError: if the pose model was not fetched, or cannot run on this platform.
@@ -408,7 +420,7 @@ def detect_people(
     steps = np.diff(scene.times[list(instants)])
     breaks = (np.flatnonzero(steps > _BREAK * np.median(steps)) + 1).tolist() if len(steps) else []
     return tuple(
-        tuple(undistorted_tracklet(tracklet, lens) for tracklet in join_poses(poses, breaks))
+        tuple(undistorted_tracklet(tracklet, lens) for tracklet in join_poses(poses, breaks, keeps_short=keeps_short))
         for poses, lens in zip(found, lenses, strict=True)
     )
 

@@ -8,7 +8,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Annotated
 
+import numpy as np
 import torch
+from jaxtyping import Float
 from pydantic import Field, PositiveFloat
 from torch import Tensor
 
@@ -22,15 +24,16 @@ from page4d.output.instant import InstantFiles, InstantOptions, instant_writers,
 from page4d.output.layout import OutputLayout
 from page4d.output.record import LayersRecord
 from page4d.records import Predictions
+from page4d.rig.people.placed import PlacedPeople
 from page4d.run.chunk_source import OpenChunks
 from page4d.run.chunks import Chunk
 from page4d.run.journal import Journal
 from page4d.run.memory import unless_out_of_memory
-from page4d.run.plan import RunPlan
+from page4d.run.plan import RunPlan, static_views
 from page4d.run.predictor import NetworkPredictor, PredictedChunk
 from page4d.run.stage import History, Instant, Stage
-from page4d.run.stages.static_rig import StaticRig, StaticRigAligner
-from page4d.scene.records import Scene, with_instants
+from page4d.run.stages.static_rig import StaticRigAligner
+from page4d.scene.records import with_instants
 from page4d.stereo.background import Background, estimate_background
 from page4d.stereo.consensus import (
     FusedBackground,
@@ -68,7 +71,8 @@ class Layers(Stage[LayersState]):
 
     def _with_static(self, instant: Instant) -> Instant:
         """Write what does not move; its points do not count as those of an instant."""
-        views = static_views(self._plan.scene, self._rig.rig, is_calibrated=self._plan.world.is_fixed)
+        rig = self._rig.rig
+        views = static_views(self._plan.scene) if self._plan.world.is_fixed else () if rig is None else rig.views
         notice = no_layers_notice(instant.chunk, views, self._plan.scene.num_times)
         if notice is not None:
             self.decided = LayersState(layers=None)
@@ -86,18 +90,6 @@ class Layers(Stage[LayersState]):
         """Return the options of an instant whose moving points are written, too."""
         assert instant.options is not None
         return replace(instant.options, writers=instant_writers(layers=True, mesh=self._plan.settings.mesh))
-
-
-def static_views(scene: Scene, rig: StaticRig | None, *, is_calibrated: bool) -> tuple[int, ...]:
-    """Return the indices of the views whose camera does not move.
-
-    `rig` are the static cameras of a run whose cameras are predicted; `is_calibrated` is whether all cameras of the
-    result are those of the scene.
-    """
-    if not is_calibrated:
-        return () if rig is None else rig.views
-    cameras = (view.camera for view in scene.views)
-    return tuple(index for index, camera in enumerate(cameras) if camera is not None and camera.is_static)
 
 
 def no_layers_notice(first: Predictions, views: Sequence[int], num_times: int) -> Notice | None:
@@ -181,6 +173,7 @@ class Cleaner(Stage[CleaningState]):
         self._background: Background | None = None
         self._fused: FusedBackground | None = None
         self._is_begun = False
+        self._people = PlacedPeople(plan.scene, static_views(plan.scene)) if plan.pose_model else None
 
     @property
     def _so_far(self) -> CleaningState:
@@ -243,10 +236,21 @@ class Cleaner(Stage[CleaningState]):
         with self._open_chunks(plan, Journal(SilentObserver())) as source:
             return source(plan.chunks[0], (), None)
 
-    def clean(self, predictions: Predictions, background: Background | None = None) -> Predictions:
+    def people_at(self, times: Float[Tensor, " T"]) -> list[Float[Tensor, "P J 3"]]:
+        """Return the joints of the people at some instants, in the world of known cameras; none without these."""
+        if self._people is None:
+            return []
+        return [self._people.at(int(place)) for place in np.searchsorted(self._plan.scene.times, times.numpy())]
+
+    def clean(
+        self,
+        predictions: Predictions,
+        background: Background | None = None,
+        people: Sequence[Float[Tensor, "P J 3"]] = (),
+    ) -> Predictions:
         """Clean consecutive instants [1, T, V, H, W] in the final world; unfused, compare views if asked for.
 
-        `background` is that of their prediction, None without.
+        `background` is that of their prediction, None without, `people` those of every instant, empty without.
         """
         if not self._fuses:
             if not self._plan.settings.points.min_views:
@@ -257,7 +261,10 @@ class Cleaner(Stage[CleaningState]):
             self._begin(predictions, background)
         device = self._plan.predictor.device
         fused = None if self._fused is None else to_device(self._fused, device)
-        cleaned = to_device(clean(to_device(predictions, device), fused), "cpu")
+        people = [joints.to(device) for joints in people]
+        given = self._plan.scene.motion_is_given
+        found = clean(to_device(predictions, device), fused, people, marks_people=not given)
+        cleaned = to_device(found, "cpu")
         if self._so_far.min_views is None:
             self.decided = self._so_far.model_copy(update={"min_views": self._choose_views(cleaned)})
         return cleaned
@@ -316,7 +323,7 @@ class Cleaner(Stage[CleaningState]):
         if scene.num_times == 1:
             return everything
         if self._plan.world.is_fixed:
-            return static_views(scene, None, is_calibrated=True)
+            return static_views(scene)
         if motion is not CameraMotion.AUTO:
             return everything if motion is CameraMotion.STATIC else ()
         return tuple(view for view, found in enumerate(self._plan.evidence.motions) if found.is_static)
