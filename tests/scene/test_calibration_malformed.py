@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 
 from page4d.errors import InputError
@@ -114,6 +115,7 @@ def test_truncated_binary_files_are_refused(name: str, tmp_path: Path):
 XML = "<?xml version='1.0'?>\n"
 FILES: tuple[tuple[dict[str, str], str], ...] = (
     ({}, r"calibration '\w+': it contains no calibration file"),
+    ({"intri.yml": "K_1: 1"}, r"extri.yml is missing \(intri.yml and extri.yml belong together\)"),
     ({"a.toml": "", "b.toml": "a = 1"}, r"it contains no calibration file: a.toml, b.toml are none"),
     (
         {"a.toml": "[c]\nmatrix = 1", "b.qca.txt": "<calibration/>", "c.yml": "a: 1"},
@@ -231,66 +233,46 @@ def test_damaged_files_are_refused_with_the_place(name: str, old: str, new: str,
     assert ("in radians, not in degrees" in raised.value.hint) == ("length of 85" in message)
 
 
-BAD_OUTPUT: dict[str, tuple[Callable[[Any], object], str]] = {
-    "focal": (lambda v: v["intrinsics"][0].__setitem__(0, -5.0), "camera cam02: the focal length is -5 px"),
-    "scaled": (lambda v: v["world_to_camera"][0].__setitem__(0, 9.0), "camera cam02: the rotation is not a rotation"),
-    "last row": (lambda v: v["world_to_camera"][3].__setitem__(0, 1.0), "camera cam02: the last row of the pose"),
-    "shape": (lambda v: v["intrinsics"].pop(), "camera cam02: intrinsics.*: List should have at least 3 items"),
-    "text": (lambda v: v["intrinsics"][1].__setitem__(1, "x"), "camera cam02: intrinsics.*: Input should be a valid"),
-    "missing": (lambda v: v.pop("world_to_camera"), "camera cam02: world_to_camera: Field required"),
-    "size": (lambda v: v.update(image_size=[0, 480]), "camera cam02: image_size.0: Input should be greater than 0"),
-    "many": (lambda v: v.update(world_to_camera=[v["world_to_camera"]] * 3), "camera cam02: 3 poses for 2 times"),
-    "lens": (lambda v: v["distortion"]["coefficients"].pop(), "camera cam02: 3 coefficients for brown-conrady"),
-    "lenses": (lambda v: v.update(intrinsics=[v["intrinsics"]] * 3), "camera cam02: 3 intrinsics for 2 times"),
-    "lower": (lambda v: v["intrinsics"][2].__setitem__(0, 1.0), "camera cam02: the intrinsics are not of the form"),
-}  # fmt: skip
+EDITS: dict[str, tuple[tuple[Callable[[Any], object], str], ...]] = {
+    "output": (
+        (lambda v: v["intrinsics"][0].__setitem__(0, -5.0), "the focal length is -5 px"),
+        (lambda v: v["world_to_camera"][0].__setitem__(0, 9.0), "the rotation is not a rotation"),
+        (lambda v: v["world_to_camera"][3].__setitem__(0, 1.0), "the last row of the pose"),
+        (lambda v: v["intrinsics"].pop(), "intrinsics.*: List should have at least 3 items"),
+        (lambda v: v["intrinsics"][1].__setitem__(1, "x"), "intrinsics.*: Input should be a valid"),
+        (lambda v: v.pop("world_to_camera"), "world_to_camera: Field required"),
+        (lambda v: v.update(image_size=[0, 480]), "image_size.0: Input should be greater than 0"),
+        (lambda v: v.update(world_to_camera=[v["world_to_camera"]] * 3), "3 poses for 2 times"),
+        (lambda v: v["distortion"]["coefficients"].pop(), "3 coefficients for brown-conrady"),
+        (lambda v: v.update(intrinsics=[v["intrinsics"]] * 3), "3 intrinsics for 2 times"),
+        (lambda v: v["intrinsics"][2].__setitem__(0, 1.0), "the intrinsics are not of the form"),
+    ),
+    "nerfstudio": (
+        (lambda c: c.update(camera_model="EQUIRECTANGULAR"), "the camera model EQUIRECTANGULAR is not"),
+        (lambda c: c["frames"][0].update(k4=0.5), "k4 of the OPENCV model"),
+        (lambda c: c["frames"][0].pop("fl_x") and c["frames"][0].pop("fl_y"), "it has neither fl_x"),
+        (lambda c: [c["frames"][0].pop(key) for key in ("w", "cx")], "it has neither cx, cy nor w, h"),
+        (lambda c: c["frames"][2].update(transform_matrix=[[1]]), "camera ./images/cam03.png: transform_matrix"),
+        (lambda c: c["frames"][1].update(file_path="images/cam01.png"), "two images have this name"),
+        (lambda c: c.update(applied_transform=np.diag([2, 2, 2, 0])[:3].tolist()), "applied_transform is not"),
+        (lambda c: c["frames"][0]["transform_matrix"][3].reverse(), "the last row of"),
+        (lambda c: c["frames"][0].pop("fl_x") and c["frames"][0].update(camera_angle_x=4), "the field of"),
+        (lambda c: c["frames"][0].update(w=10**9), "w: Input should be less than or equal to 1000000"),
+    ),
+}
 
 
-@pytest.mark.parametrize("name", BAD_OUTPUT)
-def test_an_invalid_camera_is_refused_with_its_key(name: str, tmp_path: Path):
-    edit, message = BAD_OUTPUT[name]
-    path = WRITERS["output"](tmp_path, make_rig())
-    edit_json(path, lambda content: edit(content["views"]["cam02"]))
-    with pytest.raises(InputError, match=f"^cameras.json: {message}") as caught:
+@pytest.mark.parametrize(("name", "edit", "message"), [(name, *row) for name, rows in EDITS.items() for row in rows])
+def test_an_invalid_camera_is_refused_with_its_key(
+    name: str, edit: Callable[[Any], object], message: str, tmp_path: Path
+):
+    camera = "cam02" if name == "output" else "cam01"
+    path = WRITERS[name](tmp_path, make_rig())
+    edit_json(path, lambda content: edit(content["views"][camera] if name == "output" else content))
+    place = "" if message.startswith(("camera ", "applied")) else f"camera {camera}: "
+    with pytest.raises(InputError, match=f"^{path.name}: {place}{message}") as caught:
         read_calibration(path)
     assert caught.value.hint
-
-
-def test_an_intri_file_without_extri_file_is_refused(tmp_path: Path):
-    WRITERS["yaml"](tmp_path, make_rig())
-    (tmp_path / "extri.yml").unlink()
-    with pytest.raises(InputError, match=r"extri.yml is missing \(intri.yml and extri.yml belong together\)"):
-        read_calibration(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("edit", "message"),
-    [
-        (lambda c: c.update(camera_model="EQUIRECTANGULAR"), "camera cam01: the camera model EQUIRECTANGULAR is not"),
-        (lambda c: c["frames"][0].update(k4=0.5), "camera cam01: k4 of the OPENCV model"),
-        (lambda c: c["frames"][0].pop("fl_x") and c["frames"][0].pop("fl_y"), "camera cam01: it has neither fl_x"),
-        (lambda c: [c["frames"][0].pop(key) for key in ("w", "cx")], "camera cam01: it has neither cx, cy nor w, h"),
-        (lambda c: c["frames"][2].update(transform_matrix=[[1]]), "camera ./images/cam03.png: transform_matrix"),
-        (lambda c: c["frames"][1].update(file_path="images/cam01.png"), "camera cam01: two images have this name"),
-        (
-            lambda c: c.update(applied_transform=[[2, 0, 0, 0], [0, 2, 0, 0], [0, 0, 2, 0]]),
-            "applied_transform is not",
-        ),
-        (
-            lambda c: c["frames"][0]["transform_matrix"][3].insert(0, c["frames"][0]["transform_matrix"][3].pop()),
-            "camera cam01: the last row of",
-        ),
-        (
-            lambda c: c["frames"][0].pop("fl_x") and c["frames"][0].update(camera_angle_x=4),
-            "camera cam01: the field of",
-        ),
-        (lambda c: c["frames"][0].update(w=10**9), "camera cam01: w: Input should be less than or equal to 1000000"),
-    ],
-)
-def test_damaged_transforms_are_refused_with_the_place(edit: Callable[[Any], object], message: str, tmp_path: Path):
-    path = edit_json(WRITERS["nerfstudio"](tmp_path, make_rig()), edit)
-    with pytest.raises(InputError, match=f"^transforms.json: {message}"):
-        read_calibration(path)
 
 
 def test_an_unreadable_file_is_an_input_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

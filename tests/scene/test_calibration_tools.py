@@ -360,24 +360,28 @@ def test_tables_of_cameras_are_read_in_any_arrangement(tmp_path: Path) -> None:
         "cy": 200,
         "k": [0, 0, 0],
     }
-    path.write_text(json.dumps({"0": shelf | {"p": [0.0, 0.0]}}))
-    with pytest.raises(InputError, match=r"rig.json: camera 0: .*whose T is the position of the camera"):
-        read_calibration(path)
-    for incomplete in ([named[0], poses["vector"][1]], {"a": nested[0], "2": poses["vector"][1], "unit": {"x": 1}}):
-        path.write_text(json.dumps(incomplete))
-        with pytest.raises(InputError, match=r"rig.json: camera 2: camera_matrix is missing"):
+    incomplete = "camera 2: camera_matrix is missing"
+    for refused, message in (
+        ({"0": shelf | {"p": [0.0, 0.0]}}, "camera 0: .*whose T is the position of the camera"),
+        ([named[0], poses["vector"][1]], incomplete),
+        ({"a": nested[0], "2": poses["vector"][1], "unit": {"x": 1}}, incomplete),
+        (
+            [named[0] | {"unit": "mm"}, named[1] | {"unit": "m"}, *named[2:]],
+            "its cameras have different units: m, mm",
+        ),
+        (
+            {"cam1": {"K": np.eye(3).tolist(), "extrinsic": [1.0] * 9}},
+            "camera cam1: the pose has 9 numbers, expected 3x4 or 4x4",
+        ),
+    ):
+        path.write_text(json.dumps(refused))
+        with pytest.raises(InputError, match=f"rig.json: {message}"):
             read_calibration(path)
     path.write_text(json.dumps([named[0] | {"unit": "mm"}, *named[1:]]))
     assert read_calibration(path).scale is Scale.ARBITRARY
-    path.write_text(json.dumps([named[0] | {"unit": "mm"}, named[1] | {"unit": "m"}, *named[2:]]))
-    with pytest.raises(InputError, match=r"rig.json: its cameras have different units: m, mm"):
-        read_calibration(path)
     path.with_suffix(".csv").write_text('name;fx;fy;cx;cy\n"hall, left";900,5;900;320;240\n')
     (lens,) = read_lenses(path.with_suffix(".csv")).cameras
     assert (lens.name, float(lens.intrinsics[0, 0])) == ("hall, left", 900.5)
-    path.write_text(json.dumps({"cam1": {"K": np.eye(3).tolist(), "extrinsic": [1.0] * 9}}))
-    with pytest.raises(InputError, match=r"rig.json: camera cam1: the pose has 9 numbers, expected 3x4 or 4x4"):
-        read_calibration(path)
 
 
 def tables_of_brown_conrady(rig: list[RigCamera]) -> Iterator[tuple[str, str, object]]:
