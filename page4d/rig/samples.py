@@ -6,7 +6,7 @@ from statistics import median_high
 
 import numpy as np
 
-from page4d.errors import InputError, Notice, Progress, counted, listed
+from page4d.errors import InputError, Notice, Notify, Progress, counted, listed
 from page4d.options import in_options
 from page4d.scene.content import (
     Fault,
@@ -133,7 +133,7 @@ def with_notices_on_content(scene: Scene) -> Scene:
 _BLANK = (Fault.BLACK, Fault.WHITE, Fault.FLAT)
 
 
-def without_blank_views(scene: Scene, samples: Sequence[ViewSample]) -> Scene:
+def without_blank_views(scene: Scene, samples: Sequence[ViewSample], notify: Notify) -> Scene:
     """Return the scene without views that show nothing from its first to its last instants, with a warning.
 
     As input of a network, a black view changes the depth of the others: with one of the four of `treadmill`, by 16 %
@@ -147,9 +147,8 @@ def without_blank_views(scene: Scene, samples: Sequence[ViewSample]) -> Scene:
     if len(blank) in (0, scene.num_views):
         return scene
     count = counted(max(len(sample.instants) for sample in samples), "sampled picture")
-    notice = Notice(f"views are left out that show nothing in {count}: {listed(blank.values())}")
-    views = tuple(view for view in scene.views if view.name not in blank)
-    return replace(scene, views=views, notices=(*scene.notices, notice))
+    notify(Notice(f"views are left out that show nothing in {count}: {listed(blank.values())}"))
+    return replace(scene, views=tuple(view for view in scene.views if view.name not in blank))
 
 
 def with_content(scene: Scene, samples: Sequence[ViewSample]) -> Scene:

@@ -118,7 +118,7 @@ def reconstruct(
     journal = Journal(observer)
     is_resumed = existing is ExistingOutput.RESUME and is_occupied(out)
     earlier = StateFolder(OutputLayout(out, ())).read_run() if is_resumed else None
-    evidence = evidence_in_pictures(scene, predictor.settings, journal.progress)
+    evidence = evidence_in_pictures(scene, predictor.settings, journal.progress, journal.notice)
     if evidence.is_pending:
         evidence = _registered(evidence, predictor.settings, out, earlier, journal)
     elif earlier is not None:

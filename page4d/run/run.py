@@ -167,7 +167,7 @@ class Run:
             text = f"computing on {counted(earlier.threads, 'thread')}, as before the interruption, not on {now}"
             self.journal.notice(Notice(text, Level.STEP))
         self._check_seams([chunk.record for chunk in self.finished])
-        self.journal.warnings.extend(earlier.warnings)
+        self.journal.warnings.extend(text for text in earlier.warnings if text not in self.journal.warnings)
         self.journal.add(earlier.seconds)
         self.states.check_unchanged(earlier.files)
         for stage in self.stages:

@@ -129,7 +129,7 @@ def evidence_of(scene: Scene, settings: ReconstructSettings, progress: StageProg
 
 
 def evidence_in_pictures(
-    scene: Scene, settings: ReconstructSettings, progress: StageProgress = no_progress
+    scene: Scene, settings: ReconstructSettings, progress: StageProgress, notify: Notify
 ) -> SceneEvidence:
     """Resolve the same for the views that show something, with what they usually show: their frames are judged.
 
@@ -137,7 +137,7 @@ def evidence_in_pictures(
         UsageError: if the settings do not fit the scene.
     """
     found = evidence_of(scene, settings, progress)
-    shown = without_blank_views(scene, found.pixels.samples)
+    shown = without_blank_views(scene, found.pixels.samples, notify)
     found = found if shown is scene else evidence_of(shown, settings, progress)
     return replace(found, scene=with_content(shown, found.pixels.samples))
 

@@ -11,18 +11,20 @@ import pytest
 import torch
 
 from page4d.choices import Subject
+from page4d.errors import UsageError
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.options import ReconstructSettings
 from page4d.output.reader import open_output
 from page4d.output.record import RunRecord
 from page4d.rig import evidence
 from page4d.rig.evidence import PixelEvidence
+from page4d.rig.records import no_progress
 from page4d.rig.samples import sample_views, with_notices_on_content
 from page4d.run.reconstruct import reconstruct
 from page4d.run.scene_evidence import evidence_in_pictures
 from page4d.scene.image_file import Image
 from page4d.scene.records import Scene
-from tests.run.test_reconstruct import resumed
+from tests.run.test_reconstruct import resumed, uncalibrated
 from tests.run.truth import TruthPredictor, exact_predictions
 
 CAPTURE = SyntheticCapture(
@@ -120,13 +122,21 @@ def test_a_view_that_is_covered_for_a_part_of_the_capture_stays(seen, tmp_path):
 
 
 def test_views_stay_where_all_or_too_few_instants_are_black(monkeypatch):
-    scene = covered(CAPTURE.view_names)
-    assert evidence_in_pictures(scene, SETTINGS).scene.num_views == 3
+    texts = []
+
+    def num_views(scene: Scene, settings: ReconstructSettings = SETTINGS) -> int:
+        found = evidence_in_pictures(scene, settings, no_progress, lambda notice: texts.append(notice.text))
+        return found.scene.num_views
+
+    assert num_views(covered(CAPTURE.view_names)) == 3
     monkeypatch.setattr(evidence, "sample_views", lambda scene, *_: sample_views(scene, count=2, max_decoded=3))
-    assert evidence_in_pictures(covered(), SETTINGS).scene.num_views == 2
+    assert num_views(covered()) == 2
+    with pytest.raises(UsageError, match="the views are cam01, cam03"):
+        num_views(uncalibrated(covered()), replace(SETTINGS, scale_from=f"cam01-{SECOND}=1m"))
+    assert texts == [f"views are left out that show nothing in 2 sampled pictures: {SECOND} (black)"] * 2
     few = [replace(one, instants=one.instants[:1], faults=one.faults[:1]) for one in sample_views(covered())]
     monkeypatch.setattr(evidence, "sample_views", lambda *_: few)  # of a video that cannot be sought
-    assert evidence_in_pictures(covered(), SETTINGS).scene.num_views == 3
+    assert num_views(covered()) == 3
 
 
 def test_one_black_frame_loses_its_depth_alone(tmp_path):
