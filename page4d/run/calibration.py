@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 MAX_PICTURES = 240
 """Pictures per view that are searched: pairs of neighbouring instants of a longer capture."""
 
-_STAGE = "calibrating: search for the board"
-
 _MAX_PAIRINGS = 3
 """Times that instants are paired again by the clocks that the board gives."""
 
@@ -100,7 +98,7 @@ class BoardSearch:
     """A board in pictures of a scene and in footage for lenses alone, each of which is searched once."""
 
     def __init__(self, scene: Scene, board: Board, settings: CalibrateSettings, observer: Observer) -> None:
-        self.scene, self.board, self.stage = scene, board, of_stage(observer.progress, _STAGE)
+        self.scene, self.board, self.progress = scene, board, observer.progress
         instants, lies = searched_instants(scene.num_times), settings.floor_at
         if isinstance(lies, int):
             if lies >= scene.num_times:
@@ -135,14 +133,10 @@ class BoardSearch:
         for (index, (source, shown)), found in zip(self.lenses.items(), corners[len(periods) :], strict=True):
             alone += sightings_of(index, found, source.frame_times[shown], first, np.zeros(len(shown)))
             first += len(shown)
+        floor = self.instants.index(self.floor) if isinstance(self.floor, int) else self.floor
+        given = periods if can_pair else ()
         return BoardEvidence(
-            board=self.board,
-            shared=shared,
-            alone=alone,
-            instants=instants,
-            floor=self.instants.index(self.floor) if isinstance(self.floor, int) else self.floor,
-            clocks=clocks,
-            periods=periods if can_pair else (),
+            board=self.board, shared=shared, alone=alone, instants=instants, floor=floor, clocks=clocks, periods=given
         )
 
     def _corners(self, footage: Sequence[Footage]) -> list[list[Corners | None]]:
@@ -152,7 +146,9 @@ class BoardSearch:
             searched = [
                 (source, [frame for _, frame in own]) for (source, _), own in zip(footage, missing, strict=True)
             ]
-            board, found = find_boards(self.board, searched, self.stage)
+            board, found = find_boards(
+                self.board, searched, of_stage(self.progress, "calibrating: search for the board")
+            )
             self.board = self.board if self.found else board
             self.found |= zip(chain(*missing), chain(*found), strict=True)
         return [[self.found[key] for key in own] for own in keys]
