@@ -178,15 +178,6 @@ def fit_views(original_sizes: list[tuple[int, int]], long_side: int, multiple: i
     )
 
 
-def fit_each_view(original_sizes: list[tuple[int, int]], long_side: int, multiple: int) -> tuple[PixelTransform, ...]:
-    """Apply `fit_views` to every view separately, so that each has its own canvas.
-
-    Raises:
-        UsageError: if the short side of an image would be rounded to 0 px.
-    """
-    return tuple(fit_views([size], long_side, multiple)[0] for size in original_sizes)
-
-
 def shared_canvas(transforms: Sequence[PixelTransform]) -> tuple[int, int]:
     """Return the smallest size that contains the canvases of all views."""
     height, width = (max(sides) for sides in zip(*(transform.canvas_size for transform in transforms), strict=True))

@@ -134,10 +134,9 @@ _BLANK = (Fault.BLACK, Fault.WHITE, Fault.FLAT)
 
 
 def without_blank_views(scene: Scene, samples: Sequence[ViewSample], notify: Notify) -> Scene:
-    """Return the scene without views that show nothing from its first to its last instants, with a warning.
+    """Return the scene without views that show nothing from its first to its last instants, unless all do so.
 
-    As input of a network, a black view changes the depth of the others: with one of the four of `treadmill`, by 16 %
-    (median). A scene of such views alone stays as it is.
+    A black view among the four of `treadmill`, as input of a network, changes the depth of the others by 16 %.
     """
     blank = {
         sample.view: f"{sample.view} ({max(sample.faults, key=sample.faults.count)})"

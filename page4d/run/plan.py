@@ -14,7 +14,7 @@ from page4d.conventions import Scale
 from page4d.errors import Notice, UsageError
 from page4d.formats.ply import offset_text
 from page4d.geometry.alignment import baseline_ratio
-from page4d.geometry.pixels import PixelTransform, Size, fit_each_view, shared_canvas
+from page4d.geometry.pixels import PixelTransform, Size, fit_views, shared_canvas
 from page4d.geometry.transforms import camera_centers
 from page4d.installation import load_open3d, require_open3d
 from page4d.motion.flow import MIN_SIDE
@@ -249,7 +249,7 @@ def _placed(scene: Scene, long_side: int | None) -> tuple[PixelTransform, ...]:
     """Resize every view, without its bars, to a long side, at most its own."""
 
     def placed(sizes: list[Size]) -> list[PixelTransform]:
-        return [fit_each_view([size], min(max(size), long_side or max(size)), 1)[0] for size in sizes]
+        return [fit_views([size], min(max(size), long_side or max(size)), 1)[0] for size in sizes]
 
     return place_pictures(scene.views, placed)
 

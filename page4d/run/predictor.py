@@ -21,7 +21,7 @@ from page4d.choices import Poses, Preprocess
 from page4d.conventions import IMAGE_MEAN, Scale
 from page4d.errors import ON_STDERR, InputError, Observer, UsageError, listed, unknown_name
 from page4d.geometry.camera import Cameras
-from page4d.geometry.pixels import PixelTransform, Size, fit_each_view, fit_views
+from page4d.geometry.pixels import PixelTransform, Size, fit_views
 from page4d.geometry.time_axis import at_instants, join_times, to_device
 from page4d.geometry.transforms import Sim3
 from page4d.networks.conditioning import Conditioning, Memory, parts_for_one_size
@@ -414,7 +414,7 @@ def network_transforms(predictor: Predictor, sizes: list[Size]) -> tuple[PixelTr
     settings = predictor.settings
     long_side = settings.long_side or predictor.default_long_side or max(max(size) for size in sizes)
     if settings.preprocess is Preprocess.NATIVE and predictor.takes_mixed_sizes:
-        return fit_each_view(sizes, long_side, predictor.multiple)
+        return tuple(fit_views([size], long_side, predictor.multiple)[0] for size in sizes)
     return place_views(settings.preprocess, sizes, long_side, predictor.multiple)
 
 

@@ -150,12 +150,8 @@ def content_texts(
 
     `boxes` (left, top, width, height) are what bars leave of pictures, faults those of some instants of a view.
     """
-    bordered = []
-    for name, share in shares.items():
-        if share < 1:
-            box = boxes[name]
-            part = "" if box is None else "; the picture is {2}x{3} px at {0}, {1}".format(*box)
-            bordered.append(f"{name} ({1 - share:.0%}{part})")
+    parts = {name: box and "; the picture is {2}x{3} px at {0}, {1}".format(*box) for name, box in boxes.items()}
+    bordered = [f"{name} ({1 - share:.0%}{parts[name] or ''})" for name, share in shares.items() if share < 1]
     text = "borders without a picture, such as bars, have no depth"
     found: dict[Fault, dict[str, list[int]]] = {}
     for name, fault, instants in faults:

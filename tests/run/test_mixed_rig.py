@@ -11,7 +11,7 @@ from torch.nn import functional
 from page4d.choices import CameraMotion
 from page4d.conventions import Scale
 from page4d.geometry.camera import Cameras, project
-from page4d.geometry.pixels import fit_each_view, fit_views
+from page4d.geometry.pixels import PixelTransform, Size, fit_views
 from page4d.geometry.transforms import transform_points
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.networks.conditioning import Memory
@@ -90,19 +90,22 @@ def run(out: Path, *, calibrated: bool, motion: CameraMotion = CameraMotion.AUTO
     return open_output(out)
 
 
+def fitted(sizes: list[Size]) -> tuple[PixelTransform, ...]:
+    return tuple(fit_views([size], 40, MULTIPLE)[0] for size in sizes)
+
+
 def test_every_view_has_its_own_canvas_and_aspect_ratio() -> None:
     sizes = list(CAPTURE.view_sizes)
-    placed = fit_each_view(sizes, 40, MULTIPLE)
+    placed = fitted(sizes)
     assert tuple(view.canvas_size for view in placed) == CANVASES
     for view, size in zip(placed, sizes, strict=True):
         assert max(view.content_size) == 40
         assert view.share_cut == 0
         assert abs(view.content_size[0] * size[1] / (view.content_size[1] * size[0]) - 1) < 0.03
-    assert fit_each_view([(48, 64)] * 3, 56, 14) == fit_views([(48, 64)] * 3, 56, 14)
 
 
 def test_views_are_placed_at_the_top_left_of_a_common_canvas_and_are_invalid_elsewhere() -> None:
-    with open_placed_batches(CAPTURE.scene(), fit_each_view(list(CAPTURE.view_sizes), 40, MULTIPLE)) as reader:
+    with open_placed_batches(CAPTURE.scene(), fitted(list(CAPTURE.view_sizes))) as reader:
         mixed = reader.read(0, 1)
     assert mixed.images.shape == (1, 1, 4, 3, 40, 40)
     for view, pixels in enumerate(mixed.pixel_transforms):
@@ -133,7 +136,7 @@ def test_a_mixed_rig_is_reconstructed_exactly_over_chunks(calibrated: bool, tmp_
         assert scale == pytest.approx(1, abs=1e-6)
     for view, name in enumerate(output.view_names):
         torch.testing.assert_close(output.cameras.intrinsics[:, view], true[view].intrinsics, rtol=1e-5, atol=1e-4)
-        pixels = fit_each_view([CAPTURE.view_sizes[view]], 40, MULTIPLE)[0]
+        pixels = fit_views([CAPTURE.view_sizes[view]], 40, MULTIPLE)[0]
         whole = replace(pixels, canvas_size=pixels.content_size, left=0, top=0)
         for time in (0, CAPTURE.num_times - 1):
             truth = scale * maps_on(CAPTURE, time, view, whole)["depth"].numpy()

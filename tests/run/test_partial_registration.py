@@ -105,9 +105,9 @@ def test_placed_cameras_are_kept_and_the_network_fills_in(tmp_path):
 
 
 def output_transform(view: int):
-    from page4d.geometry.pixels import fit_each_view
+    from page4d.geometry.pixels import fit_views
 
-    return fit_each_view([source.source.size for source in CAPTURE.scene().views], 40, 4)[view]
+    return fit_views([CAPTURE.view_sizes[view]], 40, 4)[0]
 
 
 def test_a_resumed_run_writes_the_same_bytes(tmp_path):

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from page4d.formats.maps import DYNAMIC_THRESHOLD
 from page4d.geometry.camera import Cameras, world_points
-from page4d.geometry.pixels import PixelTransform, fit_each_view
+from page4d.geometry.pixels import PixelTransform, fit_views
 from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.records import Predictions
@@ -48,7 +48,7 @@ def exact() -> Predictions:
 
 @pytest.fixture(scope="module")
 def transforms() -> tuple[PixelTransform, ...]:
-    return fit_each_view(list(CAPTURE.view_sizes), SIDE, 1)
+    return fit_views(list(CAPTURE.view_sizes), SIDE, 1)
 
 
 @pytest.fixture(scope="module")
