@@ -149,7 +149,11 @@ def plan_run(scene: Scene, predictor: Predictor, evidence: SceneEvidence | None 
     evidence = (evidence or evidence_of(scene, settings)).with_cameras()
     scene = evidence.scene
     _check(scene, settings, predictor, is_pending=evidence.is_pending)
-    transforms = place_pictures(scene.views, partial(network_transforms, predictor))
+    place = partial(network_transforms, predictor)
+    if settings.preprocess is Preprocess.NATIVE and not isinstance(predictor, MeasuredDepth):
+        transforms = place_pictures(scene.views, place)
+    else:  # as a public loader, or at the sensor's pixels
+        transforms = place([view.source.size for view in scene.views])
     world = World(
         scene,
         settings.poses,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from page4d.choices import DepthSize, ExistingOutput, Poses, Registration
+from page4d.choices import DepthSize, ExistingOutput, Poses, Preprocess, Registration
 from page4d.errors import Page4DError, UsageError
 from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.lab.synthetic.capture import SyntheticCapture
@@ -219,19 +219,50 @@ def test_a_resumed_run_has_the_same_bytes(
             assert (folder / name).read_bytes() == (again.layout.folder / kind / name).read_bytes(), name
 
 
-@pytest.mark.parametrize(("size", "sides"), [(None, (42, 56)), (60, (60, 81)), (42, (42, 56)), (41, None)])
-def test_a_size_is_that_of_the_picture_between_bars(size: int | None, sides: tuple[int, int] | None):
-    area = np.zeros((60, 80), bool)
-    area[:, 16:64] = True  # 76 of 128 px
-    views = tuple(replace(view, content=ViewContent(area=area)) for view in LARGE.scene().views)
-    evidence = evidence_of(replace(LARGE.scene(), views=views), AUTO)
-    settings = replace(AUTO, long_side=42, depth_size=size or DepthSize.NETWORK)
+@pytest.mark.parametrize(
+    ("size", "long_side", "sides"),
+    [
+        (DepthSize.NETWORK, 42, (42, 56)),
+        (60, 42, (60, 81)),
+        (42, 42, (42, 56)),
+        (41, 42, None),
+        (DepthSize.AUTO, None, (96, 128)),
+    ],
+)
+def test_a_size_is_that_of_the_picture_between_bars(
+    size: DepthSize | int, long_side: int | None, sides: tuple[int, int] | None
+):
+    scene = barred(LARGE.scene(), LARGE.view_names)
+    settings = replace(AUTO, long_side=long_side, depth_size=size)
+    evidence = evidence_of(scene, settings)
     if sides is None:
         with pytest.raises(UsageError, match="depth_size=41 is below the network's 42 px"):
             plan_run(evidence.scene, predictor(settings), evidence)
         return
     plan = plan_run(evidence.scene, predictor(settings), evidence)
     assert {transform.map_size for transform in plan.map_transforms} == {sides}
+
+
+def barred(scene: Scene, names: tuple[str, ...]) -> Scene:
+    """Return a scene with bars at the sides of some views."""
+    area = np.zeros((60, 80), bool)
+    area[:, 16:64] = True  # 76 of 128 px
+    content = ViewContent(area=area)
+    views = (replace(view, content=content) if view.name in names else view for view in scene.views)
+    return replace(scene, views=tuple(views))
+
+
+@pytest.mark.parametrize("preprocess", [Preprocess.PI3, Preprocess.DA3, Preprocess.NATIVE])
+def test_bars_do_not_change_the_pictures_of_public_loaders_and_of_sensors(preprocess: Preprocess):
+    is_measured, settings = preprocess is Preprocess.NATIVE, replace(AUTO, preprocess=preprocess)
+    views = tuple(replace(view, depth=object() if is_measured else None) for view in LARGE.scene().views)
+    scenes = [replace(LARGE.scene(), views=views)]
+    scenes.append(barred(scenes[0], LARGE.view_names[:1]))
+    sensors = [MeasuredDepth(scene, settings) if is_measured else predictor(settings) for scene in scenes]
+    whole, cropped = (plan_run(*pair, evidence_of(pair[0], settings)) for pair in zip(scenes, sensors, strict=True))
+    assert cropped.transforms == whole.transforms
+    assert not is_measured or {place.map_size for place in cropped.map_transforms} == {LARGE.image_size}
+    assert [notice.text for notice in cropped.notices] == [notice.text for notice in whole.notices]
 
 
 def planned(scene: Scene, settings: ReconstructSettings) -> tuple[int, int] | None:
