@@ -454,12 +454,13 @@ def _replaced(
     is_clear = touched >= best.certain_pairs and better >= MIN_FIT and given <= CERTAIN_SHARE * better
     if better < least or given > max_share * better or not settled:
         return None
+    is_loose = not is_clear and not all(map(check.is_texture, check.touched(best.views)))
     return FindingRecord(
         fault=best.fault,
         views=tuple(check.names[view] for view in best.views),
         certainty="certain" if is_clear else "likely",
         what=f"{best.what}: {_figures(given, better)} after correction",
-        fix=in_options(best.fix),
+        fix=in_options(f"{'check the clocks, or ' * is_loose}{best.fix}"),
         score=given,
         better_score=better,
     )
