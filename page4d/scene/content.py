@@ -77,6 +77,10 @@ _MIN_STRAIGHT = 0.98
 _MAX_CAPTIONS = 0.1
 """Largest share of a border that logos and captions fill."""
 
+_MIN_EXTENT = 0.95
+"""Share of either side of the content that most pictures fill by themselves: single pictures of people who walk
+before an even backdrop fill 0.25 to 0.9 of the area in which they walk."""
+
 _MIN_TIGHT = 0.6
 """Share of a border's inner edge at which there is content: at most 0.4 along dark parts of real scenes."""
 
@@ -275,20 +279,30 @@ def picture_area(pictures: Sequence[Picture]) -> Area | None:
     """Return where pictures [H, W] of one view, at least one, carry a picture, None if everywhere.
 
     A border has one level in all pictures, and ends at the convex outline of the content: bars, the surroundings of
-    an image circle, a vignette mask. Dark or bright parts of a scene are less even, or have no such outline.
+    an image circle, a vignette mask. Dark or bright parts of a scene are less even, or have no such outline, or only
+    all pictures together have it.
     """
     stack = np.stack(pictures)
     ends = (slice(0, 3), slice(-3, None))
     for level in sorted({int(np.median(stack[:, rows, columns])) for rows in ends for columns in ends}):
-        apart = np.abs(stack.astype(np.int16) - level).mean(axis=0)
-        area = _framed(apart <= max(_BORDER_LEVELS, _RINGING * float(np.percentile(apart, 90))))
-        if area is None or not _is_even(stack.mean(axis=0), ~area):
+        apart = np.abs(stack.astype(np.int16) - level)
+        mean = apart.mean(axis=0)
+        limit = max(_BORDER_LEVELS, _RINGING * float(np.percentile(mean, 90)))
+        area = _framed(mean <= limit)
+        if area is None or not _is_even(stack.mean(axis=0), ~area) or not _is_filled(area, apart > limit):
             continue
         num_corners = 4 - int(area[[0, 0, -1, -1], [0, -1, 0, -1]].sum())
         darkest = min(_DARK, float(np.median(stack[:, area])))
         if num_corners == 4 or (num_corners >= 2 and level <= darkest and _is_straight(area)):
             return area
     return None
+
+
+def _is_filled(area: Area, live: Bool[NDArray[np.bool_], "N H W"]) -> bool:
+    """Return whether the live pixels of most single pictures reach from side to side of an area."""
+    boxes = [cv2.boundingRect(cv2.medianBlur((one & area).astype(np.uint8), 3)) for one in live]
+    sides = cv2.boundingRect(area.astype(np.uint8))[2:]
+    return bool((np.median(boxes, axis=0)[2:] >= _MIN_EXTENT * np.array(sides)).all())
 
 
 def _is_even(picture: NDArray[np.float64], border: NDArray[np.bool_]) -> bool:

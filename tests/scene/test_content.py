@@ -106,6 +106,17 @@ def test_dark_bright_and_foggy_scenes_have_no_border(picture: np.ndarray) -> Non
     assert picture_area([encoded(picture + RNG.normal(0, 1, SIZE)) for _ in range(3)]) is None
 
 
+@pytest.mark.parametrize("level", [2, 128, 245])
+def test_people_who_walk_before_an_even_backdrop_have_no_border(level: int) -> None:
+    pictures = []
+    for start in np.linspace(26, 74, 12).astype(int):
+        picture = level + RNG.normal(0, 0.7, SIZE)
+        picture[8:112, start : start + 60] = textured()[8:112, :60]
+        pictures.append(encoded(picture))
+    assert picture_area(pictures) is None
+    assert picture_area(pictures[:1]) is not None
+
+
 USUAL = ViewContent(detail=0.2, saturated=0.0)
 PICTURES: dict[str, tuple[np.ndarray, Fault | None]] = {
     "sharp": (textured(), None),
