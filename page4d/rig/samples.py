@@ -112,14 +112,17 @@ def judged(samples: Sequence[ViewSample]) -> tuple[ViewSample, ...]:
 
 
 def with_notices_on_content(scene: Scene) -> Scene:
-    """Return the scene with warnings of dead borders and of pictures without content, from a few frames."""
+    """Return the scene with warnings of dead borders, blank views and pictures without content, from a few frames."""
     count = min(max(FEW_PICTURES // scene.num_views, 1), NUM_PICTURES)
     samples = sample_views(scene, count=count, max_decoded=FEW_DECODED // scene.num_views)
     shares = {sample.view: sample.content.share for sample in samples}
     boxes = {view.name: view.window and view.window.box for view in with_content(scene, samples).views}
+    notices: list[Notice] = []
+    shown = without_blank_views(scene, samples, notices.append).view_names
     faults = [
         (sample.view, fault, [instant])
         for sample in samples
+        if sample.view in shown
         for instant, fault in zip(sample.instants, sample.faults, strict=True)
         if fault is not None
     ]
@@ -127,7 +130,7 @@ def with_notices_on_content(scene: Scene) -> Scene:
     texts = content_texts(shares, boxes, faults, scene.num_times)
     decoded = "1 picture per view was" if most == 1 else f"{most} pictures per view were"
     scope = "" if most == scene.num_times else f"; {decoded} decoded"
-    return replace(scene, notices=(*scene.notices, *(Notice(text + scope) for text in texts)))
+    return replace(scene, notices=(*scene.notices, *notices, *(Notice(text + scope) for text in texts)))
 
 
 _BLANK = (Fault.BLACK, Fault.WHITE, Fault.FLAT)

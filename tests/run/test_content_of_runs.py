@@ -175,6 +175,10 @@ def test_an_inspection_names_pictures_without_content(monkeypatch):
     (notice,) = with_notices_on_content(changed(barred)).notices
     assert "borders" in notice.text
     assert not with_notices_on_content(CAPTURE.scene()).notices
+    blank = with_notices_on_content(covered())
+    (notice,) = blank.notices
+    assert notice.text == f"views are left out that show nothing in 5 sampled pictures: {SECOND} (black)"
+    assert blank.view_names == CAPTURE.view_names
     monkeypatch.setattr("page4d.rig.samples.FEW_PICTURES", 1)  # as for more views than pictures
     (notice,) = with_notices_on_content(changed(barred)).notices
     assert notice.text.endswith("1 picture per view was decoded")
