@@ -21,7 +21,7 @@ from page4d.motion.flow import MIN_SIDE
 from page4d.options import ReconstructSettings
 from page4d.output.points import MAX_VIEWS
 from page4d.output.record import NetworkRecord, SourceRecord, source_record
-from page4d.rig.people.model import is_fetched, model_sha256
+from page4d.rig.people.model import is_fetched, is_runnable, model_sha256
 from page4d.run.chunks import MAX_DEFAULT_LENGTH, Chunk, choose_chunks, plan_chunks
 from page4d.run.memory import Forecast, MemoryLimit, NetworkCost, usable_bytes, used_bytes
 from page4d.run.predictor import CAMERAS_HINT, MeasuredDepth, NetworkPredictor, Predictor, network_transforms
@@ -296,10 +296,12 @@ def _descriptors(scene: Scene, predictor: Predictor) -> str | None:
 
 def _sees_bodies(scene: Scene, predictor: Predictor, world: World) -> bool:
     """Return whether body keypoints give the depth of people, whom several static cameras may show."""
-    settings, views = predictor.settings, static_views(scene)
-    is_network = isinstance(predictor, NetworkPredictor)
-    wanted = settings.bodies and settings.fuse and is_network and world.is_fixed and is_fetched()
-    return wanted and len(views) >= 2 and scene.num_times > 1
+    settings = predictor.settings
+    if not (settings.bodies and settings.fuse and world.is_fixed and is_runnable()):
+        return False
+    if not isinstance(predictor, NetworkPredictor) or len(static_views(scene)) < 2 or scene.num_times == 1:
+        return False
+    return scene.has_motion_masks or predictor.has_mask_head or predictor.motion is not None
 
 
 def static_views(scene: Scene) -> tuple[int, ...]:

@@ -31,7 +31,7 @@ from page4d.rig.people.model import is_fetched
 from page4d.rig.texture import MAX_INSTANTS, MAX_SIDE_PX
 from page4d.rig.trajectory import METHOD
 from page4d.run.memory import Extent, NetworkCost, cost_of
-from page4d.run.plan import RunPlan
+from page4d.run.plan import RunPlan, static_views
 from page4d.run.predictor import PRECISION_NAMES, NetworkPredictor, Predictor
 from page4d.run.scene_evidence import moves_as_one
 from page4d.scene.records import Scene
@@ -234,7 +234,7 @@ def _work(plan: RunPlan, lengths: Sequence[int]) -> dict[str, float]:
         "network": forecast.network_tflop(lengths),
         "refine": float(instants * pairs) if refines and settings.refine else 0.0,
         "clean": float(plan.scene.num_times * pairs) if settings.fuse else 0.0,
-        "people": float(plan.scene.num_times * views) if plan.pose_model else 0.0,
+        "people": float(plan.scene.num_times * len(static_views(plan.scene))) if plan.pose_model else 0.0,
         "detail": forecast.detail_seconds(),
         "motion": float(plan.scene.num_times * forecast.flow_pixels),
         "write": float(plan.scene.num_times * maps),

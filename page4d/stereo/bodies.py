@@ -3,11 +3,12 @@
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from page4d.geometry.camera import Cameras, camera_rays
 from page4d.geometry.transforms import transform_points
+from page4d.stereo.regions import Region
 
 _EARS, _SHOULDERS, _HIPS = (7, 8), (11, 12), (23, 24)
 
@@ -57,43 +58,78 @@ _IN_FRONT = 0.15
 """Difference in log depth from which it is in front of a background: people who stand still belong to that."""
 
 
-class BodyMaps(NamedTuple):
-    """Bodies as V cameras see them: log depth, its standard deviation, and distance from the axis of a part in radii.
+_MOVING = 0.5
+"""Share of the core of a body, over all views, that masks of motion must mark if the body is to complete them: people
+who stand still are left to the background, as are bodies of joints of two people."""
 
-    The deviation and the distance are infinite where nobody is near.
+
+class BodyMaps(NamedTuple):
+    """Bodies as V cameras see them: log depth, its standard deviation, distance from the axis of a part in radii.
+
+    The deviation and the distance are infinite where nobody is near, and the number of the `person` is -1.
     """
 
     log_depth: Float[Tensor, "V H W"]
     sigma: Float[Tensor, "V H W"]
     distance: Float[Tensor, "V H W"]
+    person: Int64[Tensor, "V H W"]
 
-    def covers(self, log_depth: Float[Tensor, "V H W"], known: Bool[Tensor, "V H W"]) -> Bool[Tensor, "V H W"]:
-        """Return the pixels of bodies in front of a background, where that is known."""
-        return (self.distance < _CORE) & (~known | (self.log_depth < log_depth - _IN_FRONT))
+    def covers(
+        self, log_depth: Float[Tensor, "V H W"], known: Bool[Tensor, "V H W"], moving: Bool[Tensor, "V H W"]
+    ) -> Bool[Tensor, "V H W"]:
+        """Return the pixels of bodies that move by masks of motion and are in front of a background, where known."""
+        core = self.distance < _CORE
+        number = int(self.person.max()) + 1
+        total, marked = (self.person[pixels].bincount(minlength=number) for pixels in (core, core & moving))
+        moves = torch.cat([marked >= _MOVING * total, core.new_zeros(1)])  # the last one is nobody
+        return core & moves[self.person] & (~known | (self.log_depth < log_depth - _IN_FRONT))
 
 
 def body_maps(people: Float[Tensor, "P J 3"], cameras: Cameras, size: tuple[int, int]) -> BodyMaps:
     """Return how cameras [V] see people of these joints (landmarks of BlazePose) in the world; NaN where unknown.
 
-    People without known shoulders, and without hips or a plausible width of shoulders, are left out.
+    People without known shoulders, without hips or a plausible width of shoulders, or within the length of a trunk
+    from a camera are left out.
     """
     none = cameras.intrinsics.new_full((len(cameras.intrinsics), *size), torch.inf, dtype=torch.float32)
-    maps = BodyMaps(torch.zeros_like(none), none, none.clone())
+    maps = BodyMaps(torch.zeros_like(none), none, none.clone(), torch.full_like(none, -1, dtype=torch.int64))
     for view, intrinsics in enumerate(cameras.intrinsics):
         rays = camera_rays(intrinsics, size)
-        norm = rays.norm(dim=-1)
-        nearest = torch.full_like(norm, torch.inf)
-        for joints in transform_points(cameras.world_to_camera[view], people.to(cameras.world_to_camera)):
+        nearest = torch.full_like(rays[..., 0], torch.inf)
+        placed = transform_points(cameras.world_to_camera[view], people.to(cameras.world_to_camera))
+        for person, joints in enumerate(placed):
             trunk = _trunk(joints)
-            if trunk is None:
+            if trunk is None or (box := _box(joints, intrinsics, trunk, size)) is None:
                 continue
-            along, distance = _hit(joints, rays / norm[..., None], trunk)
-            shown = (distance < _REACH) & (along < nearest)
-            nearest = torch.where(shown, along, nearest)
+            norm = rays[box].norm(dim=-1)
+            along, distance = _hit(joints, rays[box] / norm[..., None], trunk)
+            shown = (distance < _REACH) & (along < nearest[box])
+            nearest[box] = torch.where(shown, along, nearest[box])
             sigma = _SURFACE * trunk * (1 + 2 * (distance - 1).clamp(min=0)) / along
-            for target, values in zip(maps, ((along / norm).log(), sigma, distance), strict=True):
-                target[view] = torch.where(shown, values, target[view])
+            number = torch.full_like(distance, person).long()
+            for target, values in zip(maps, ((along / norm).log(), sigma, distance, number), strict=True):
+                target[view][box] = torch.where(shown, values, target[view][box]).to(target)
     return maps
+
+
+def _box(
+    joints: Float[Tensor, "J 3"], intrinsics: Float[Tensor, "3 3"], trunk: float, size: tuple[int, int]
+) -> Region | None:
+    """Return the part of a picture that may show a body; None if that is nearer than a trunk, or nothing shows it."""
+    if not float(_mean(joints, _SHOULDERS)[2]) > trunk:
+        return None
+    points = joints[joints.isfinite().all(-1)]
+    if float(points[:, 2].min()) < trunk:
+        return slice(0, size[0]), slice(0, size[1])
+    margin = 2 * _REACH * max(max(part[2:4]) for part in _PARTS) * trunk
+    corners = torch.cat([points + margin * points.new_tensor([x, y, 0]) for x in (-1, 1) for y in (-1, 1)])
+    pixels = (corners @ intrinsics.T)[:, :2] / corners[:, 2:]
+    (left, top), (right, bottom) = pixels.amin(0).floor().tolist(), pixels.amax(0).ceil().tolist()
+    rows, columns = (
+        slice(max(0, int(low)), min(side, int(high)))
+        for low, high, side in ((top, bottom, size[0]), (left, right, size[1]))
+    )
+    return (rows, columns) if rows.start < rows.stop and columns.start < columns.stop else None
 
 
 def _trunk(joints: Float[Tensor, "J 3"]) -> float | None:
@@ -131,6 +167,7 @@ def _hit(
         radius = trunk * (begin + (end_radius - begin) * place)
         distance = squared.clamp(min=0).sqrt() / radius
         inside = reached - radius * (1 - distance.square()).clamp(min=0).sqrt()
+        distance = torch.where(inside > 0, distance, torch.inf)  # others contain the camera, or are behind it
         surface = torch.where((distance < 1) & (inside < surface), inside, surface)
         along = torch.where(distance < nearest, reached, along)
         nearest = torch.minimum(distance, nearest)

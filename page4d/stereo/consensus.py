@@ -188,7 +188,7 @@ def reach_moving_consensus(
             trust = confidence[view][part][chosen].clamp(min=_MIN_CONFIDENCE)
             likelihood = _prior(start - own[view][part][chosen] + hypotheses[:, None], spread, trust)  # K N
             if bodies is not None:
-                body, sigma, _ = (maps[view][part][chosen] for maps in bodies)
+                body, sigma = (maps[view][part][chosen] for maps in bodies[:2])
                 off = ((start - body + hypotheses[:, None]).abs() / sigma.clamp(min=step) - _WITHIN).clamp(min=0)
                 likelihood -= (off.square() / 2).clamp(max=_NO_BODY)
             rays = camera_rays(cameras.intrinsics[view], (initial.shape[-2], initial.shape[-1]))[part][chosen]
@@ -445,15 +445,15 @@ def clean(
     predictions: Predictions,
     fused: FusedBackground | None = None,
     people: Sequence[Float[Tensor, "P J 3"]] = (),
-    *,
-    marks_people: bool = True,
+    completes: Bool[Tensor, " V"] | None = None,
 ) -> Predictions:
     """Return predictions [1, T, V, H, W] in the world of the background, with their agreement between views.
 
     Pixels that do not move by a mask of motion, and agree with the background where masks are not trusted, take its
     depth and confidence, and their agreement is that of the background, so that static parts of clouds do not change
     over time. Without a background, depth is unchanged. The depth of `people`, joints of every instant in the world,
-    is brought to their bodies; with `marks_people`, these move. The confidence is recalibrated by the agreement.
+    is brought to their bodies, which complete the masks of views that `completes` names, None for all. The confidence
+    is recalibrated by the agreement.
     """
     known = predictions.known
     if fused is None:
@@ -469,9 +469,14 @@ def clean(
     bodies = [body_maps(joints, predictions.cameras[0, time], size) for time, joints in enumerate(people)]
     if dynamic is not None:
         sharpened, shown = shows_background(dynamic[0], predictions.images[0], background)
-        if bodies and marks_people:
-            covered = torch.stack([maps.covers(background.log_depth, background.known) for maps in bodies])
-            missed = covered & (sharpened <= DYNAMIC_THRESHOLD)  # as background, whose depth was predicted, too
+        if bodies:
+            moving = sharpened > DYNAMIC_THRESHOLD
+            seen = [
+                maps.covers(background.log_depth, background.known, one)
+                for maps, one in zip(bodies, moving, strict=True)
+            ]
+            covered = torch.stack(seen) & (True if completes is None else completes[:, None, None])
+            missed = covered & ~moving  # as background, whose depth was predicted, too
             own = torch.where(missed, torch.stack([maps.log_depth for maps in bodies]).exp(), own)
             sharpened, shown = sharpened.masked_fill(covered, 1.0), shown & ~covered
         dynamic, is_static = sharpened[None], is_static & shown

@@ -15,7 +15,8 @@ from page4d.rig.people import placed
 from page4d.rig.records import Array, Lens, Tracklet, ViewPeople
 from page4d.run import plan
 from page4d.run.reconstruct import reconstruct
-from page4d.scene.records import Scene
+from page4d.scene.records import Scene, with_instants
+from page4d.stereo import bodies
 from tests.rig.people_rig import Filming, film_people
 from tests.run.test_detail_of_runs import CAPTURE, SETTINGS, predictor
 from tests.run.test_reconstruct import StopAt, bytes_of
@@ -51,8 +52,11 @@ def filmed(
 @pytest.fixture(autouse=True)
 def _keypoints(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "is_fetched", lambda: True)
+    monkeypatch.setattr(plan, "is_runnable", lambda: True)
     monkeypatch.setattr(plan, "model_sha256", lambda: DIGEST)
     monkeypatch.setattr(placed, "detect_people", filmed)
+    monkeypatch.setattr(bodies, "_MOVING", 0.0)  # the body is not in the pictures, and masks do not show it
+    monkeypatch.setattr(placed, "_MIN_LENGTH", 2)
     monkeypatch.setattr(placed, "BLOCK", 2)
 
 
@@ -95,3 +99,10 @@ def test_a_resumed_run_has_the_same_bytes_and_the_same_model(tmp_path: Path) -> 
 )
 def test_people_are_not_sought_where_they_cannot_be_used(changes: dict[str, Any], tmp_path: Path) -> None:
     assert run(tmp_path / "out", **changes).pose_model is None
+
+
+def test_people_are_not_sought_without_motion_or_a_second_view() -> None:
+    scene = CAPTURE.scene()
+    assert plan.plan_run(scene, predictor(SETTINGS)).pose_model == DIGEST
+    assert plan.plan_run(with_instants(scene, [0]), predictor(SETTINGS)).pose_model is None
+    assert plan.plan_run(replace(scene, views=scene.views[:1]), predictor(SETTINGS)).pose_model is None

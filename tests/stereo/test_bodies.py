@@ -8,6 +8,8 @@ from torch import Tensor
 
 from page4d.geometry.camera import Cameras
 from page4d.geometry.warp import measure_agreement
+from page4d.records import Predictions
+from page4d.stereo import bodies
 from page4d.stereo.background import Background
 from page4d.stereo.bodies import BodyMaps, body_maps
 from page4d.stereo.consensus import FusedBackground, clean, reach_moving_consensus
@@ -122,30 +124,101 @@ def true_depth(maps: BodyMaps) -> tuple[Tensor, Tensor]:
     return torch.where(body, maps.log_depth.exp(), WALL), body
 
 
+@pytest.mark.parametrize("has_background", [True, False])
 @pytest.mark.parametrize(
     ("error", "most"),
     [(0.7, 0.02), (1.4, 0.02), (1.0, 0.01)],
     ids=["too near", "too far", "right"],
 )
-def test_moving_depth_that_is_wrong_in_all_views_is_brought_to_the_bodies(error: float, most: float) -> None:
+def test_moving_depth_that_is_wrong_in_all_views_is_brought_to_the_bodies(
+    error: float, most: float, has_background: bool
+) -> None:
     truth, body = true_depth(SEEN)
+    background = replace(background_of(), known=torch.full_like(body, has_background))
     wrong = torch.where(body, error * truth, truth)
-    found = reach_moving_consensus(wrong, torch.full_like(truth, 0.3), body, background_of(), CAMERAS, SEEN)
+    found = reach_moving_consensus(wrong, torch.full_like(truth, 0.3), body, background, CAMERAS, SEEN)
     assert (found / truth).log().abs()[body].median() < most
     assert torch.equal(found[~body], wrong[~body])
 
 
-def test_a_body_that_masks_of_motion_miss_moves_unless_masks_are_given() -> None:
-    truth, _ = true_depth(SEEN)
-    wall = torch.full_like(truth, WALL)[None]
-    missed = predictions_of(wall, torch.full((1, 3, 3, *SIZE), 0.5), torch.zeros_like(wall))
+def test_nobody_is_seen_around_or_behind_a_camera() -> None:
+    camera = CAMERAS.centers[0]
+    hand = JOINTS.clone()
+    hand[:, [15, 17, 19]] = camera + 0.3 * (JOINTS[:, 15:16] - camera) / 4  # the forearm is too long then
+    around = JOINTS - JOINTS[:, 23:24] + camera
+    behind = JOINTS + 2 * (camera - JOINTS[:, 23:24])
+    for people in (hand, around, behind):
+        found = body_maps(people, CAMERAS, SIZE)
+        shows = found.sigma.isfinite()
+        assert found.log_depth.isfinite().all()
+        assert (found.sigma > 0).all()
+        assert torch.equal(shows, found.person >= 0)
+    assert not body_maps(around, CAMERAS, SIZE).sigma[0].isfinite().any()
+    assert not body_maps(behind, CAMERAS, SIZE).sigma[0].isfinite().any()
+
+
+def test_a_camera_within_a_hand_sees_the_rest() -> None:
+    right, _, forward = CAMERAS.world_to_camera[0, :3, :3]
+    hand = JOINTS.clone()
+    hand[:, 15] = CAMERAS.centers[0] + 0.01 * forward
+    hand[:, [17, 19]] = hand[:, [15]] + 0.03 * right
+    found = body_maps(hand, CAMERAS, SIZE)
+    assert found.log_depth.isfinite().all()
+    assert (found.sigma > 0).all()
+
+
+def test_ears_away_from_the_neck_are_no_head() -> None:
+    away = JOINTS.clone()
+    away[:, [7, 8]] += torch.tensor([0.8, 0.0, 0.0], dtype=torch.float64)
+    lost = body_maps(changed([7, 8], torch.nan), CAMERAS, SIZE)
+    assert torch.equal(body_maps(away, CAMERAS, SIZE).distance, lost.distance)
+
+
+def test_bodies_are_sought_in_all_of_a_picture_that_shows_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies, "_box", lambda *_: (slice(0, SIZE[0]), slice(0, SIZE[1])))
+    assert torch.equal(body_maps(JOINTS, CAMERAS, SIZE).sigma, SEEN.sigma)
+
+
+def masks(marked: Tensor) -> tuple[Predictions, FusedBackground]:
+    """Return predictions of the wall behind, with a mask of motion, and their background."""
+    wall = torch.full((1, 3, *SIZE), WALL)
+    missed = predictions_of(wall, torch.full((1, 3, 3, *SIZE), 0.5), marked[None].float())
     missed = replace(missed, cameras=CAMERAS.map(lambda matrices: matrices[None, None]))
+    missed.images[0, 0].mul_(~marked[:, None])  # where the mask is right, colors are others, too
     agreement = measure_agreement(wall[0], wall[0] > 0, CAMERAS)
-    fused = FusedBackground(background=background_of(0.5), agreement=agreement, predicted=None)
+    return missed, FusedBackground(background=background_of(0.5), agreement=agreement, predicted=None)
+
+
+def half_marked() -> Tensor:
+    """Return a mask of the upper three quarters of the body in every view."""
+    rows = torch.arange(SIZE[0])[:, None]
+    body = SEEN.distance < 1
+    return body & (
+        rows < torch.tensor([float(rows[one.any(1)].float().quantile(0.75)) for one in body])[:, None, None]
+    )
+
+
+def test_a_body_that_moves_completes_masks_of_motion_in_views_without_given_ones() -> None:
+    truth, _ = true_depth(SEEN)
     core = SEEN.distance < 0.5
-    marked = clean(missed, fused, [JOINTS])
-    assert marked.dynamic is not None
-    assert torch.equal(marked.dynamic[0, 0] == 1, core)
-    assert (marked.depth[0, 0] / truth).log().abs()[core].median() < 0.02
-    kept = clean(missed, fused, [JOINTS], marks_people=False)
-    assert torch.equal(kept.depth, clean(missed, fused).depth)
+    missed, fused = masks(half_marked())
+    missed = replace(missed, depth_confidence=torch.ones_like(missed.depth))
+    completed = clean(missed, fused, [JOINTS])
+    assert completed.dynamic is not None
+    assert (completed.dynamic[0, 0][core] == 1).all()
+    assert (completed.depth[0, 0] / truth).log().abs()[core & ~half_marked()].median() < 0.02
+    one = clean(missed, fused, [JOINTS], torch.tensor([True, False, True]))
+    assert one.dynamic is not None
+    assert (one.dynamic[0, 0, 0][core[0]] == 1).all()
+    assert not (one.dynamic[0, 0, 1][core[1] & ~half_marked()[1]] > 0.5).any()
+
+
+def test_people_who_stand_still_or_belong_to_the_background_do_not_move() -> None:
+    missed, fused = masks(torch.zeros(3, *SIZE, dtype=torch.bool))
+    assert torch.equal(clean(missed, fused, [JOINTS]).depth, clean(missed, fused).depth)
+    missed, fused = masks(half_marked())
+    depth, _ = true_depth(SEEN)
+    still = replace(fused, background=replace(fused.background, log_depth=depth.log() + 0.1))
+    cleaned = clean(missed, still, [JOINTS])
+    assert cleaned.dynamic is not None
+    assert not (cleaned.dynamic[0, 0][(SEEN.distance < 0.5) & ~half_marked()] > 0.5).any()

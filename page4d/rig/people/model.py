@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,6 +60,11 @@ NO_POSE_MODEL = f"the model of body keypoints was not fetched ('{POSE_MODEL.comm
 def is_fetched() -> bool:
     """Return whether both files of the pose model are present."""
     return POSE_MODEL.are_present
+
+
+def is_runnable() -> bool:
+    """Return whether the pose model is present, with the package that runs it."""
+    return is_fetched() and find_spec("ai_edge_litert") is not None
 
 
 @dataclass(frozen=True)

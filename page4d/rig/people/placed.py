@@ -9,20 +9,25 @@ from jaxtyping import Float
 from torch import Tensor
 
 from page4d.output.rig_record import FocalSource
-from page4d.rig.adjust import joints_of, merge_tracks, triangulate
+from page4d.rig.adjust import joints_of, merge_tracks, rays, triangulate
 from page4d.rig.epipolar import relative_pose_of
 from page4d.rig.graph import choose_pairs
 from page4d.rig.people.keypoints import detect_people
-from page4d.rig.people.model import pose_model
 from page4d.rig.people.pairs import common_people, exchange_sides, matches_of, pair_people, resolve_sides
 from page4d.rig.records import Array, Evidence, Indices, Lens, PairPose, RigCamera, ViewPeople
 from page4d.scene.records import Scene
 
 
 def placed_joints(
-    cameras: Sequence[RigCamera], people: Sequence[ViewPeople], num_instants: int
+    cameras: Sequence[RigCamera],
+    people: Sequence[ViewPeople],
+    num_instants: int,
+    min_parallax_deg: float = 0.0,
 ) -> tuple[Float[Array, "N J 3"], Indices]:
-    """Return the joints of people whom several cameras see, NaN where they are unknown, and their instants [N]."""
+    """Return the joints of people whom several cameras see, NaN where they are unknown, and their instants [N].
+
+    A joint needs rays with an angle of `min_parallax_deg` between them.
+    """
     pairs = []
     for first, second in choose_pairs(common_people(people, num_instants)):
         lenses = (cameras[first].lens, cameras[second].lens)
@@ -46,6 +51,12 @@ def placed_joints(
     poses = np.stack([camera.world_to_camera for camera in cameras])
     intrinsics = np.stack([camera.lens.intrinsics for camera in cameras])
     points, usable = triangulate(poses, intrinsics, tracks)
+    if tracks.num_points:
+        _, direction = rays(poses, intrinsics, tracks)
+        mean = np.add.reduceat(direction, np.flatnonzero(np.diff(tracks.point, prepend=-1)))
+        mean /= np.linalg.norm(mean, axis=-1, keepdims=True)
+        apart = 2 * np.degrees(np.arccos(np.clip((direction * mean[tracks.point]).sum(-1), -1, 1)))
+        usable &= np.maximum.reduceat(apart, np.flatnonzero(np.diff(tracks.point, prepend=-1))) >= min_parallax_deg
     joints = joints_of(np.where(usable[:, None], points, np.nan), tracks)
     instants = np.zeros(len(joints), np.int64)
     instants[tracks.person] = tracks.instant
@@ -55,19 +66,26 @@ def placed_joints(
 _SHOULDERS = [11, 12]
 """Landmarks without which nobody is a body."""
 
-BLOCK = 128
-"""Instants whose people are detected together: videos are opened once for them, and memory is bounded."""
+_HIPS = [23, 24]
+
+_OTHER_SIZE = 1.5
+"""Ratio of the length of a trunk to the median of a block beyond which it is none: joints of two people, one of whom
+is hidden in each of two views, meet at another distance."""
+
+_MIN_PARALLAX_DEG = 5.0
+"""Angle between rays of a joint below which its distance is uncertain: 8 cm at 4 m for 5 px of 1920."""
+
+BLOCK = 512
+"""Frames whose people are detected together: videos are opened once for them, and memory is bounded."""
+
+_MIN_LENGTH = 16
+"""Instants that are detected together at least."""
 
 
 class PlacedPeople:
-    """The people of a scene whom several of its views with a static camera see, detected in blocks of instants.
-
-    Raises:
-        CapabilityError: if the pose model cannot run on this platform.
-    """
+    """The people of a scene whom several of its views with a static camera see, detected in blocks of instants."""
 
     def __init__(self, scene: Scene, views: Sequence[int]) -> None:
-        pose_model()  # an error now, not after the network has run
         self._scene = replace(scene, views=tuple(scene.views[view] for view in views))
         self._cameras = [
             RigCamera(
@@ -82,6 +100,7 @@ class PlacedPeople:
             for view in self._scene.views
             if view.camera is not None
         ]
+        self._length = max(_MIN_LENGTH, BLOCK // len(self._cameras))
         self._block, self._found = -1, list[Float[Tensor, "P J 3"]]()
 
     def at(self, instant: int) -> Float[Tensor, "P J 3"]:
@@ -90,14 +109,18 @@ class PlacedPeople:
         Raises:
             InputError: if a frame cannot be decoded.
         """
-        block, place = divmod(instant, BLOCK)
+        block, place = divmod(instant, self._length)
         if block != self._block:
-            self._block, self._found = block, self._people(range(block * BLOCK, self._scene.num_times)[:BLOCK])
+            instants = range(block * self._length, self._scene.num_times)[: self._length]
+            self._block, self._found = block, self._people(instants)
         return self._found[place]
 
     def _people(self, instants: range) -> list[Float[Tensor, "P J 3"]]:
         lenses = [camera.lens for camera in self._cameras]
         people = detect_people(self._scene, instants, lenses, keeps_short=True)
-        joints, places = placed_joints(self._cameras, people, len(instants))
-        places[np.isnan(joints[:, _SHOULDERS]).any((1, 2))] = -1
+        joints, places = placed_joints(self._cameras, people, len(instants), _MIN_PARALLAX_DEG)
+        trunks = np.linalg.norm(joints[:, _SHOULDERS].mean(1) - joints[:, _HIPS].mean(1), axis=-1)
+        usual = np.median(trunks[np.isfinite(trunks)]) if np.isfinite(trunks).any() else 1.0
+        other = np.abs(np.log(trunks / usual)) > np.log(_OTHER_SIZE)
+        places[other | np.isnan(joints[:, _SHOULDERS]).any((1, 2))] = -1
         return [torch.from_numpy(joints[places == place]) for place in range(len(instants))]

@@ -262,8 +262,9 @@ class Cleaner(Stage[CleaningState]):
         device = self._plan.predictor.device
         fused = None if self._fused is None else to_device(self._fused, device)
         people = [joints.to(device) for joints in people]
-        given = self._plan.scene.motion_is_given
-        found = clean(to_device(predictions, device), fused, people, marks_people=not given)
+        scene = self._plan.scene
+        completes = torch.tensor([view.mask is None or not scene.has_motion_masks for view in scene.views])
+        found = clean(to_device(predictions, device), fused, people, completes.to(device))
         cleaned = to_device(found, "cpu")
         if self._so_far.min_views is None:
             self.decided = self._so_far.model_copy(update={"min_views": self._choose_views(cleaned)})
