@@ -52,11 +52,10 @@ _REACH = 1.6
 """Distance of a ray from the axis of a part, in radii, up to which it shows that part: clothes, hair, and errors."""
 
 _CORE = 0.5
-"""Distance up to which a body covers what is behind it, whatever a mask of motion states."""
+"""Distance up to which a body that moves covers what is behind it, where a mask of motion misses it."""
 
 _IN_FRONT = 0.15
 """Difference in log depth from which it is in front of a background: people who stand still belong to that."""
-
 
 _MOVING = 0.5
 """Share of the core of a body, over all views, that masks of motion must mark if the body is to complete them: people
