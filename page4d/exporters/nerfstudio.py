@@ -52,7 +52,7 @@ def _remarks(dataset: "_Dataset", *, is_split: bool) -> Iterator[str]:
         yield "nerfstudio keeps a tenth of the pictures for evaluation; ⟨hold_out⟩ chooses views"
     if not job.settings.per_instant and job.num_times > 1:
         yield "nerfstudio ignores time: all instants are one static scene; ⟨per_instant=True⟩ separates them"
-    if dataset.has_masks and job.settings.only is not PointLayer.STATIC:
+    if dataset.masks_motion and job.settings.only is not PointLayer.STATIC:
         yield "masks leave out what moves, points.ply does not; ⟨only=static⟩ leaves out its points too"
     yield from job.output.run.unmapped_depths
 
@@ -75,6 +75,11 @@ class _Dataset:
 
     @cached_property
     def has_masks(self) -> bool:
+        """Whether motion or bars are masked; nerfstudio takes masks of all pictures or of none."""
+        return self.masks_motion or any(view.pixel_transform.window for view in self.job.output.run.views)
+
+    @cached_property
+    def masks_motion(self) -> bool:
         """Whether moving parts are masked: where pictures of several instants are taken for one scene."""
         single = self.job.settings.per_instant or self.job.num_times == 1
         return not single and self.job.output.has_motion
@@ -108,9 +113,13 @@ class _Dataset:
         root, files = self.job.root(self.folder, place), self.files(place, view)
         write_file(root / files["file_path"], encode_picture(picture.pixels, self.job.image_format))
         write_file(root / files["depth_file_path"], self._encoded_depth(place, view))
-        moving = self.job.moving(place, view) if self.has_masks else None
-        if moving is not None:
-            used = np.where(moving, 0, 255).astype(np.uint8)
+        if self.has_masks:
+            own, geometry = self.job.views[view], self.job.geometry[view]
+            box = self.job.output.run.views[own.index].pixel_transform.window or (0, 0, *own.size[::-1])
+            seen = np.zeros(own.size, np.uint8)
+            seen[box[1] : box[1] + box[3], box[0] : box[0] + box[2]] = 255
+            moving = self.job.moving(place, view) if self.masks_motion else None
+            used = geometry.mapped(seen, place, geometry.size) * np.uint8(1 if moving is None else ~moving)
             write_file(root / files["mask_path"], encode_picture(used, ImageFormat.PNG))
 
     def _encoded_depth(self, place: int, view: int) -> bytes:

@@ -198,6 +198,23 @@ def test_masks_leave_out_what_moves(exported: Path, capture: Capture) -> None:
         np.testing.assert_array_equal(frame.mask, 255 - 255 * moving.astype(np.uint8))
 
 
+@pytest.mark.parametrize("instants", [(0, 1, 1), (0, 2, 1)])
+def test_masks_leave_out_bars(capture: Capture, tmp_path: Path, instants: tuple[int, int, int]) -> None:
+    shutil.copytree(capture.folder, tmp_path / "run")
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    record["views"][1]["pixel_transform"]["window"] = (16, 0, 96, 120)
+    (tmp_path / "run" / "run.json").write_text(json.dumps(record))
+    options = OPTIONS | {"image_size": 80, "instants": instants}
+    export(tmp_path / "run", "nerfstudio", tmp_path / "export", scene=capture.scene, **options)
+    for frame in read_dataset(tmp_path / "export").frames:
+        bars = np.ones((60, 80), bool)
+        bars[:, 8:56] = False
+        marked = frame.mask == 0
+        assert marked[bars].all() if "cam02" in frame.file else marked.any() == (instants[1] == 2)
+        assert not marked[~bars].all()
+        assert marked[~bars].any() == (instants[1] == 2)
+
+
 def test_points_of_what_masks_leave_out_are_mentioned(capture: Capture, tmp_path: Path) -> None:
     for only, is_mentioned in (("all", True), ("static", False)):
         options: dict[str, Any] = OPTIONS | {"only": only, "overwrite": True}
