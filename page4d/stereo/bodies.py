@@ -10,7 +10,8 @@ from page4d.geometry.camera import Cameras, camera_rays
 from page4d.geometry.transforms import transform_points
 from page4d.stereo.regions import Region
 
-_EARS, _SHOULDERS, _HIPS = (7, 8), (11, 12), (23, 24)
+_EARS, SHOULDERS, HIPS = [7, 8], [11, 12], [23, 24]
+"""Landmarks of BlazePose."""
 
 _SHOULDER_WIDTH = 0.68
 """In lengths of the trunk, from the middle of the shoulders to that of the hips: 0.36 of 0.52 m."""
@@ -18,23 +19,23 @@ _SHOULDER_WIDTH = 0.68
 _LONGEST_NECK = 0.7
 """Distance of the ears from the middle of the shoulders above which they are wrong."""
 
-_PARTS: tuple[tuple[tuple[int, ...], tuple[int, ...], float, float, float], ...] = (
+_PARTS: tuple[tuple[list[int], list[int], float, float, float], ...] = (
     (_EARS, _EARS, 0.21, 0.21, 0.0),
-    (_EARS, _SHOULDERS, 0.11, 0.13, _LONGEST_NECK),
-    (_SHOULDERS, _HIPS, 0.23, 0.23, 1.01),
-    ((11,), (12,), 0.11, 0.11, 1.4),
-    ((23,), (24,), 0.19, 0.19, 0.8),
+    (_EARS, SHOULDERS, 0.11, 0.13, _LONGEST_NECK),
+    (SHOULDERS, HIPS, 0.23, 0.23, 1.01),
+    ([11], [12], 0.11, 0.11, 1.4),
+    ([23], [24], 0.19, 0.19, 0.8),
     *(
-        ((first + side,), tuple(joint + side for joint in last), begin, end, longest)
+        ([first + side], [joint + side for joint in last], begin, end, longest)
         for first, last, begin, end, longest in (
-            (11, (23,), 0.11, 0.19, 1.3),
-            (11, (13,), 0.10, 0.09, 0.9),
-            (13, (15,), 0.09, 0.05, 0.8),
-            (15, (17, 19), 0.06, 0.04, 0.5),
-            (23, (25,), 0.17, 0.12, 1.2),
-            (25, (27,), 0.12, 0.07, 1.2),
-            (27, (29,), 0.07, 0.06, 0.5),
-            (29, (31,), 0.07, 0.05, 0.7),
+            (11, [23], 0.11, 0.19, 1.3),
+            (11, [13], 0.10, 0.09, 0.9),
+            (13, [15], 0.09, 0.05, 0.8),
+            (15, [17, 19], 0.06, 0.04, 0.5),
+            (23, [25], 0.17, 0.12, 1.2),
+            (25, [27], 0.12, 0.07, 1.2),
+            (27, [29], 0.07, 0.06, 0.5),
+            (29, [31], 0.07, 0.05, 0.7),
         )
         for side in (0, 1)
     ),
@@ -115,7 +116,7 @@ def _box(
     joints: Float[Tensor, "J 3"], intrinsics: Float[Tensor, "3 3"], trunk: float, size: tuple[int, int]
 ) -> Region | None:
     """Return the part of a picture that may show a body; None if that is nearer than a trunk, or nothing shows it."""
-    if not float(_mean(joints, _SHOULDERS)[2]) > trunk:
+    if not float(_mean(joints, SHOULDERS)[2]) > trunk:
         return None
     points = joints[joints.isfinite().all(-1)]
     if float(points[:, 2].min()) < trunk:
@@ -133,14 +134,14 @@ def _box(
 
 def _trunk(joints: Float[Tensor, "J 3"]) -> float | None:
     """Return the length of the trunk; None of joints that are no body."""
-    width = float((joints[_SHOULDERS[0]] - joints[_SHOULDERS[1]]).norm())
-    length = float((_mean(joints, _SHOULDERS) - _mean(joints, _HIPS)).norm())
+    width = float((joints[SHOULDERS[0]] - joints[SHOULDERS[1]]).norm())
+    length = float((_mean(joints, SHOULDERS) - _mean(joints, HIPS)).norm())
     trunk = width / _SHOULDER_WIDTH if length != length else length
     return trunk if 0.5 < width / (_SHOULDER_WIDTH * trunk) < 2 else None
 
 
-def _mean(joints: Float[Tensor, "J 3"], chosen: tuple[int, ...]) -> Float[Tensor, " 3"]:
-    return joints[list(chosen)].mean(0)
+def _mean(joints: Float[Tensor, "J 3"], chosen: list[int]) -> Float[Tensor, " 3"]:
+    return joints[chosen].mean(0)
 
 
 def _hit(
@@ -151,7 +152,7 @@ def _hit(
     Inside of a part that is the first surface, elsewhere the point nearest to the nearest part.
     """
     surface, along, nearest = (torch.full_like(directions[..., 0], torch.inf) for _ in range(3))
-    if not float((_mean(joints, _EARS) - _mean(joints, _SHOULDERS)).norm()) < _LONGEST_NECK * trunk:
+    if not float((_mean(joints, _EARS) - _mean(joints, SHOULDERS)).norm()) < _LONGEST_NECK * trunk:
         joints = joints.index_fill(0, joints.new_tensor(_EARS, dtype=torch.long), torch.nan)
     for first, last, begin, end_radius, longest in _PARTS:
         start, end = _mean(joints, first), _mean(joints, last)

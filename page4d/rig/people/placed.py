@@ -14,8 +14,9 @@ from page4d.rig.epipolar import relative_pose_of
 from page4d.rig.graph import choose_pairs
 from page4d.rig.people.keypoints import detect_people
 from page4d.rig.people.pairs import common_people, exchange_sides, matches_of, pair_people, resolve_sides
-from page4d.rig.records import Array, Evidence, Indices, Lens, PairPose, RigCamera, ViewPeople
+from page4d.rig.records import Array, Evidence, Indices, Lens, PairPose, RigCamera, ViewPeople, direction_angle_deg
 from page4d.scene.records import Scene
+from page4d.stereo.bodies import HIPS, SHOULDERS
 
 
 def placed_joints(
@@ -51,22 +52,16 @@ def placed_joints(
     poses = np.stack([camera.world_to_camera for camera in cameras])
     intrinsics = np.stack([camera.lens.intrinsics for camera in cameras])
     points, usable = triangulate(poses, intrinsics, tracks)
-    if tracks.num_points:
+    if min_parallax_deg and tracks.num_points:
+        starts = np.flatnonzero(np.diff(tracks.point, prepend=-1))
         _, direction = rays(poses, intrinsics, tracks)
-        mean = np.add.reduceat(direction, np.flatnonzero(np.diff(tracks.point, prepend=-1)))
-        mean /= np.linalg.norm(mean, axis=-1, keepdims=True)
-        apart = 2 * np.degrees(np.arccos(np.clip((direction * mean[tracks.point]).sum(-1), -1, 1)))
-        usable &= np.maximum.reduceat(apart, np.flatnonzero(np.diff(tracks.point, prepend=-1))) >= min_parallax_deg
+        mean = np.add.reduceat(direction, starts)[tracks.point]
+        usable &= np.maximum.reduceat(2 * direction_angle_deg(direction, mean), starts) >= min_parallax_deg
     joints = joints_of(np.where(usable[:, None], points, np.nan), tracks)
     instants = np.zeros(len(joints), np.int64)
     instants[tracks.person] = tracks.instant
     return joints, instants
 
-
-_SHOULDERS = [11, 12]
-"""Landmarks without which nobody is a body."""
-
-_HIPS = [23, 24]
 
 _OTHER_SIZE = 1.5
 """Ratio of the length of a trunk to the median of a block beyond which it is none: joints of two people, one of whom
@@ -119,8 +114,8 @@ class PlacedPeople:
         lenses = [camera.lens for camera in self._cameras]
         people = detect_people(self._scene, instants, lenses, keeps_short=True)
         joints, places = placed_joints(self._cameras, people, len(instants), _MIN_PARALLAX_DEG)
-        trunks = np.linalg.norm(joints[:, _SHOULDERS].mean(1) - joints[:, _HIPS].mean(1), axis=-1)
+        trunks = np.linalg.norm(joints[:, SHOULDERS].mean(1) - joints[:, HIPS].mean(1), axis=-1)
         usual = np.median(trunks[np.isfinite(trunks)]) if np.isfinite(trunks).any() else 1.0
         other = np.abs(np.log(trunks / usual)) > np.log(_OTHER_SIZE)
-        places[other | np.isnan(joints[:, _SHOULDERS]).any((1, 2))] = -1
+        places[other | np.isnan(joints[:, SHOULDERS]).any((1, 2))] = -1
         return [torch.from_numpy(joints[places == place]) for place in range(len(instants))]
